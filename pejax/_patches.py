@@ -16,7 +16,8 @@ class Patches(NamedTuple):
     """A batch of images of several sizes, as patches; what comes after the patches of an image is padding.
 
     Attributes:
-        pixels: `(B, T, N)`, the numbers of each patch, ordered by row, column, channel; 0 in padding.
+        pixels: `(B, T, N)`, the N = patch² · channels numbers of each patch, ordered by row, column, channel; 0 in
+            padding.
         tokens: (row, column) of each patch, `(B, T, 2)`, and `segment_ids` `(B, T)`, 1 for patches and 0 for padding.
         extent: grid (rows, columns) of each image, `(B, 2)`, in patches.
     """
@@ -30,8 +31,8 @@ class Patches(NamedTuple):
 def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int | None = None) -> Patches:
     """Cut images of several sizes into patches, in raster order, and pad them to one number of tokens (NaViT, NaFlex).
 
-    Patch n of an image of W columns is at (⌊n / W⌋, n mod W). Sizes are plain numbers: other sizes are another program,
-    unless images are cut outside the compiled function.
+    Patch n of an image of W columns of patches is at (⌊n / W⌋, n mod W). Under `jax.jit`, images of other sizes compile
+    another program; cut outside it, they do not, as long as T is the same.
 
     Args:
         images: each `(height, width, channels)`, whose sides must be multiples of the patch.
@@ -54,20 +55,20 @@ def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int |
     """
     grids = [_grid(n, image, patch) for n, image in enumerate(images)]
     if not images or len({(image.shape[-1], image.dtype) for image in images}) > 1:
-        found = [f"{image.dtype} {image.shape}" for image in images]
-        raise ValueError(f"images must be one or more, of equal channels and one type, got {found}")
+        types_and_shapes = [f"{image.dtype} {image.shape}" for image in images]
+        raise ValueError(f"images must be one or more, of equal channels and one type, got {types_and_shapes}")
     counts = [rows * columns for rows, columns in grids]
-    tokens = max(counts) if budget is None else budget
+    length = max(counts) if budget is None else budget
     for n, (grid, count) in enumerate(zip(grids, counts, strict=True)):
-        if count > tokens:
-            made = f"{grid[0]} rows of {grid[1]} patches = {count}"
-            raise ValueError(f"budget must hold all patches of images[{n}], {made}, got {tokens}")
-    padded = lambda rows: jnp.pad(rows, ((0, tokens - len(rows)), (0, 0)))
-    pixels = jnp.stack([padded(_cut(image, *pair, patch)) for image, pair in zip(images, grids, strict=True)])
-    positions = jnp.stack([padded(grid_positions(*pair)) for pair in grids])
-    is_patch = np.arange(tokens) < np.asarray(counts)[:, None]
-    where = TokenPositions(positions, segment_ids=jnp.asarray(is_patch, jnp.int32))
-    return Patches(pixels, where, jnp.asarray(grids, jnp.int32))
+        if count > length:
+            product = f"{grid[0]} rows of {grid[1]} patches = {count}"
+            raise ValueError(f"budget must hold all patches of images[{n}], {product}, got {length}")
+    pad = lambda rows: jnp.pad(rows, ((0, length - len(rows)), (0, 0)))
+    pixels = jnp.stack([pad(_cut(image, *grid, patch)) for image, grid in zip(images, grids, strict=True)])
+    positions = jnp.stack([pad(grid_positions(*grid)) for grid in grids])
+    is_patch = np.arange(length) < np.asarray(counts)[:, None]
+    tokens = TokenPositions(positions, segment_ids=jnp.asarray(is_patch, jnp.int32))
+    return Patches(pixels, tokens, jnp.asarray(grids, jnp.int32))
 
 
 @checked
@@ -85,7 +86,8 @@ def unpatchify(
         One image `(rows·patch, columns·patch, channels)` per grid.
 
     Raises:
-        ValueError: traced grids, or one without patches or of more than there are; or a patch of another size.
+        ValueError: traced grids, a grid without patches or of more patches than T, or numbers of a patch that are no
+            multiple of patch².
 
     Examples:
         >>> images = [jnp.ones((8, 12, 3)), jnp.ones((4, 4, 3))]
@@ -93,22 +95,22 @@ def unpatchify(
         >>> [image.shape for image in unpatchify(patches.pixels, patches.extent, patch=4)]
         [(8, 12, 3), (4, 4, 3)]
     """
-    tokens, numbers = pixels.shape[1:]
+    length, numbers = pixels.shape[1:]
     if isinstance(extent, Tracer):
         raise ValueError(f"extent must be known, as the sizes of images are, got {shown(extent)}")
     grids = np.asarray(extent).tolist()
-    wrong = [grid for grid in grids if min(grid) < 1 or grid[0] * grid[1] > tokens]
+    wrong = [grid for grid in grids if min(grid) < 1 or grid[0] * grid[1] > length]
     if wrong:
-        raise ValueError(f"extent must be grids of 1 to {tokens} patches, the tokens of pixels, got {wrong[0]}")
+        raise ValueError(f"extent must be grids of 1 to {length} patches, the tokens of pixels, got {wrong[0]}")
     if patch < 1 or not numbers or numbers % patch**2:
         rule = "pixels must be (B, T, N) with N a multiple of patch²"
         raise ValueError(f"{rule}, got N={numbers} and patch={patch}")
 
-    def image(rows: Array, height: int, width: int) -> Array:
-        cells = rows[: height * width].reshape(height, width, patch, patch, -1).swapaxes(1, 2)
-        return cells.reshape(height * patch, width * patch, -1)
+    def to_image(patches: Array, rows: int, columns: int) -> Array:
+        cells = patches[: rows * columns].reshape(rows, columns, patch, patch, -1).swapaxes(1, 2)
+        return cells.reshape(rows * patch, columns * patch, -1)
 
-    return [image(rows, *grid) for rows, grid in zip(pixels, grids, strict=True)]
+    return [to_image(patches, *grid) for patches, grid in zip(pixels, grids, strict=True)]
 
 
 def _grid(n: int, image: Array, patch: int) -> tuple[int, int]:
@@ -122,6 +124,6 @@ def _grid(n: int, image: Array, patch: int) -> tuple[int, int]:
 
 
 def _cut(image: Array, rows: int, columns: int, patch: int) -> Float[Array, "T N"]:
-    """Return the patches of one image."""
+    """Return the patches of an image `(height, width, channels)`, in raster order."""
     cells = image.reshape(rows, patch, columns, patch, -1).swapaxes(1, 2)
     return cells.reshape(rows * columns, -1)

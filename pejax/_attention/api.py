@@ -308,8 +308,8 @@ def weights_of(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _weights(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
-    def head(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pairs):
+    def head(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pair_arrays):
         del v, dropout
-        return dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs)
+        return dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pair_arrays)
 
     return over_heads(head, operands, layout)

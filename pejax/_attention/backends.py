@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from pejax._attention.core import reference
 from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
-from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pairs
+from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
 from pejax._ops.backend import platform
@@ -30,7 +30,7 @@ def _by_head(head: HeadFunction) -> Implementation:
 
 def _blockwise(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend in tiles, on any device."""
-    refuse_pairs(operands)
+    refuse_pair_arrays(operands)
     return _by_head(blockwise.blockwise_head)(options._replace(block=blockwise.BLOCK), layout, operands)
 
 

@@ -59,7 +59,7 @@ def attend(
     Except with the implementations "dense" and "reference", memory is linear in T and S, forward and backward.
 
     Args:
-        encoding: the record.
+        encoding: the encoding that rotates queries and keys, and whose hooks attention calls.
         q: queries, not rotated, with tokens before heads.
         k: keys, not rotated, with tokens before heads.
         v: values.
@@ -79,8 +79,8 @@ def attend(
         sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
         attention: function with the arguments of `dot_product_attention` that takes its place, such as one that also
             measures the weights.
-        **options: `window`, `scale`, `soft_cap`, `dropout`, `implementation`, `sharding` of `dot_product_attention`. A
-            sharding takes one extent for all examples.
+        **options: further arguments of `attention`: `window`, `scale`, `soft_cap`, `dropout`, `implementation`,
+            `sharding`. A sharding takes one extent for all examples.
 
     A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
@@ -106,10 +106,10 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    grid_axes = _axes(encoding, axes, q, positions)
-    if grid_axes > 1 and extent is not None:
-        extent = read_grids(extent, q.shape[:-3], grid_axes, options.get("sharding"))
-    check_extent(encoding, extent, positions, grid_axes)
+    axis_count = _axis_count(encoding, axes, q, positions)
+    if axis_count > 1 and extent is not None:
+        extent = read_grids(extent, q.shape[:-3], axis_count, options.get("sharding"))
+    check_extent(encoding, extent, positions, axis_count)
     extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
@@ -117,14 +117,14 @@ def attend(
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink
-    attend = functools.partial(attention, causal=causality(encoding, causal), **options)
-    is_shared = encoding.adapt is None or is_one_extent(extent, grid_axes)
+    run = functools.partial(attention, causal=causality(encoding, causal), **options)
+    is_shared = encoding.adapt is None or is_one_extent(extent, axis_count)
     if is_shared and positions is None and k_positions is None:
-        attend = functools.partial(_in_order, attend)
-    at_extent = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, attend, sink=sink)
+        run = functools.partial(_without_positions, run)
+    attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
     if is_shared:
-        return _at_one_extent(at_extent, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
-    return _at_extents(at_extent, jnp.asarray(extent), grid_axes, q, k, v, q_tokens, k_tokens, key_bias)
+        return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
+    return _at_extents(attend_at, jnp.asarray(extent), axis_count, q, k, v, q_tokens, k_tokens, key_bias)
 
 
 @checked
@@ -132,19 +132,19 @@ def caches_rotated_keys(encoding: Encoding) -> bool:
     """Return whether a cache may hold rotated keys: a key's rotation depends neither on the length nor on the query.
 
     Args:
-        encoding: the record.
+        encoding: the encoding of the cached keys.
     """
     rotates = encoding.rotate is not None or encoding.rotate_keys is not None
     return not encoding.bands and (encoding.adapt is None or not rotates)
 
 
 def check_extent(encoding: Encoding, extent: Extent | None, positions: Any, axes: int | None = None) -> None:
-    """Raise ValueError where an encoding depends on an extent that is not given, or that positions lie outside of.
+    """Raise ValueError for positions without an extent, or outside it, if the encoding depends on the extent.
 
     Args:
-        encoding: the record.
-        extent: what it adapts to.
-        positions: positions of the queries.
+        encoding: the encoding; one without `adapt` depends on no extent.
+        extent: the length or grid, or one per example or query, that it adapts to.
+        positions: positions of the queries. None = 0 ... T-1, which need no extent.
         axes: A, number of position axes. None = that of the dims of the encoding.
     """
     if encoding.adapt is None or positions is None:
@@ -160,7 +160,7 @@ def is_one_extent(extent: Extent, axes: int) -> bool:
 
 
 def read_grids(extent: Extent, batch: tuple[int, ...], axes: int, sharding: object | None = None) -> Extent:
-    """Return a known grid `(A,)` as a tuple, and grids `(B, A)` as they are.
+    """Return a known grid `(A,)` as a tuple, and a traced one or grids `(B, A)` as they are.
 
     Args:
         extent: one grid, or one per example.
@@ -183,20 +183,19 @@ def read_grids(extent: Extent, batch: tuple[int, ...], axes: int, sharding: obje
     return one_extent(extent) if np.ndim(extent) == 1 else extent
 
 
-def _axes(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
-    """Return A, which the dims of the encoding, the caller or the shape of the positions tell."""
+def _axis_count(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
+    """Return A: what the caller says, else that of the encoding's dims, else what the positions' shape implies."""
     if encoding.dims is not None or axes is not None:
         return axes or encoding.dims.axes  # pyright: ignore[reportOptionalMemberAccess]
-    places = positions.positions if isinstance(positions, TokenPositions) else positions
-    shape = () if places is None else np.shape(places)
-    return shape[-1] if len(shape) == q.ndim - 1 else 1
+    array = positions.positions if isinstance(positions, TokenPositions) else positions
+    return 1 if array is None or np.ndim(array) != q.ndim - 1 else np.shape(array)[-1]
 
 
 def rotate_and_attend(
     encoding: Encoding,
     params: Params,
     keys_are_rotated: bool,
-    attend: Callable[..., Any],
+    run: Callable[..., Any],
     extent: Extent,
     q: Array,
     k: Array,
@@ -207,32 +206,44 @@ def rotate_and_attend(
     *,
     sink: Array | None = None,
 ) -> Any:
-    """Adapt to one extent, rotate and run `attend(q, k, v, positions=, k_positions=, hooks=)`, once per band.
+    """Adapt to one extent, rotate queries and keys, and attend; with bands, once per band.
 
-    With bands, the sink is applied here, after they are merged; without, it is an option of `attend`.
+    Args:
+        encoding: the encoding.
+        params: its merged parameters, not yet adapted.
+        keys_are_rotated: whether k is rotated already.
+        run: attention, `(q, k, v, positions=, k_positions=, hooks=) -> output`.
+        extent: the length or grid that all queries adapt to.
+        q: queries `(*B, T, H, D)`.
+        k: keys `(*B, S, K, D)`.
+        v: values `(*B, S, K, D)`.
+        q_tokens: positions of the queries.
+        k_tokens: positions of the keys.
+        key_bias: bias of each key `(*B, S, H)`. None = no bias.
+        sink: logits `(H,)`, read only with bands, whose outputs are merged before it counts; without, `run` has it.
     """
     adapted = adapt(encoding, params, extent)
-    run = functools.partial(attend, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
+    run = functools.partial(run, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
     run = run if key_bias is None else functools.partial(run, key_bias=key_bias)
     q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
     if not encoding.bands:
         q = rotate_queries(encoding, adapted, q, q_positions)
         k = k if keys_are_rotated else rotate_keys(encoding, adapted, k, k_positions)
         return run(q, k, v)
-    parts = []
+    outputs = []
     for low, high, rotate_band, rotate_band_keys in encoding.bands:
         rotated = rotate_band(adapted, q, q_positions), rotate_band_keys(adapted, k, k_positions)
-        parts.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
-    return with_sink(*merge_attention(parts), sink)[0]
+        outputs.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
+    return with_sink(*merge_attention(outputs), sink)[0]
 
 
-def _in_order(attend: Callable[..., Any], q: Array, k: Array, v: Array, **options: Any) -> Any:
-    """Attend without naming the positions: attention that knows them to be 0 ... T-1 compiles faster."""
-    return attend(q, k, v, **{key: value for key, value in options.items() if key not in ("positions", "k_positions")})
+def _without_positions(run: Callable[..., Any], q: Array, k: Array, v: Array, **options: Any) -> Any:
+    """Run attention without the positions: attention that knows them to be 0 ... T-1 compiles faster."""
+    return run(q, k, v, **{key: value for key, value in options.items() if key not in ("positions", "k_positions")})
 
 
 def _at_one_extent(
-    at_extent: Callable[..., Array],
+    attend_at: Callable[..., Array],
     extent: Extent,
     axes: int | None,
     q: Array,
@@ -242,17 +253,20 @@ def _at_one_extent(
     k_tokens: TokenPositions,
     key_bias: Array | None,
 ) -> Any:
-    """Attend with one extent. With `axes=1`, positions `(B, T)` with B = T become `(B, 1, T)`: not read as `(T, A)`."""
+    """Attend with one extent.
+
+    With `axes=1`, positions `(B, T)` with B = T become `(B, 1, T)`, so that attention does not take them for `(T, A)`.
+    """
     shapes = (side.positions.shape for side in (q_tokens, k_tokens))
     if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
-        return at_extent(extent, q, k, v, q_tokens, k_tokens, key_bias)
+        return attend_at(extent, q, k, v, q_tokens, k_tokens, key_bias)
     sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
-    alone = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides, key_bias))
-    return jax.tree.map(lambda leaf: leaf[:, 0], at_extent(extent, *alone))
+    with_axis = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides, key_bias))
+    return jax.tree.map(lambda leaf: leaf[:, 0], attend_at(extent, *with_axis))
 
 
 def _at_extents(
-    at_extent: Callable[..., Array],
+    attend_at: Callable[..., Array],
     extent: Array,
     axes: int,
     q: Array,
@@ -265,14 +279,14 @@ def _at_extents(
     """Attend with one extent per example, or one per query."""
     sides = (_batched(q_tokens, *q.shape[:2], axes=axes), _batched(k_tokens, *k.shape[:2], axes=axes))
     if axes > 1 or extent.shape == q.shape[:1]:
-        return jax.vmap(at_extent)(extent, q, k, v, *sides, key_bias)
+        return jax.vmap(attend_at)(extent, q, k, v, *sides, key_bias)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_query_by_query, at_extent))(extent, q, k, v, *sides, key_bias)
+    return jax.vmap(functools.partial(_query_by_query, attend_at))(extent, q, k, v, *sides, key_bias)
 
 
 def _query_by_query(
-    attend: Any,
+    attend_at: Callable[..., Array],
     extent: Array,
     q: Array,
     k: Array,
@@ -285,7 +299,8 @@ def _query_by_query(
 
     def one_query(operands: tuple[Array, Array, TokenPositions]) -> Any:
         extent, q, tokens = operands
-        return attend(extent, q[None], k, v, jax.tree.map(lambda leaf: leaf[None], tokens), k_tokens, key_bias)[0]
+        q_tokens = jax.tree.map(lambda leaf: leaf[None], tokens)
+        return attend_at(extent, q[None], k, v, q_tokens, k_tokens, key_bias)[0]
 
     return jax.lax.map(one_query, (extent, q, q_tokens))
 
@@ -293,8 +308,8 @@ def _query_by_query(
 def _batched(tokens: TokenPositions, batch: int, length: int, axes: int = 1) -> TokenPositions:
     """Return tokens on A axes with a batch axis in every field."""
 
-    def with_batch(leaf: Array | None, rank: int) -> Any:
-        if leaf is None or (leaf.ndim > rank and leaf.shape[:2] == (batch, length)):
+    def with_batch(leaf: Array | None, unbatched_rank: int) -> Any:
+        if leaf is None or (leaf.ndim > unbatched_rank and leaf.shape[:2] == (batch, length)):
             return leaf
         return jnp.broadcast_to(leaf, (batch, *leaf.shape))
 

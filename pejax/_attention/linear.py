@@ -20,7 +20,7 @@ from pejax import _encoding as encodings
 from pejax._arguments import checked
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
-from pejax._attention.core.operands import Layout, Operands, check_arrays, prepare, without_unseen
+from pejax._attention.core.operands import Layout, Operands, check_arrays, clear_unused, prepare
 from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
 from pejax._encoding import Encoding, Extent, Params
@@ -113,7 +113,7 @@ def linear_attention(
         raise ValueError(f"{rule}: all keys must have positions, got k_positions with has_position")
     prepared = lambda q, k: prepare(q, k, v, positions, k_positions, Hooks(), None)
     prepared(q, k)  # refuses what attention refuses
-    q, k, v = without_unseen((q, k, v), sides, None)
+    q, k, v = clear_unused((q, k, v), sides, None)
     features = positive(wide(q)), positive(wide(k))
     plain, layout = prepared(*features)
     if 0 in q.shape or 0 in k.shape:

@@ -163,7 +163,7 @@ def _sharded(
         "k_tokens": of_tokens(operands.k_tokens, layout.k_axes),
         "key_bias": None if operands.key_bias is None else PartitionSpec(batch, head, None, sequence),
         "seed": whole(operands.seed),
-        "pairs": operands.pairs,
+        "pair_arrays": operands.pair_arrays,
         "origin": whole(operands.origin),
     }
     out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)

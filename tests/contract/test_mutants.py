@@ -381,7 +381,12 @@ MUTANTS = {
     "masks: blocks by their first query": (masks.block_masks, "q_high >= k_low", "q_low >= k_low", BLOCKS),
     "masks: whole blocks by their last query": (masks.block_masks, "q_low >= k_high", "q_high >= k_high", BLOCKS),
     "masks: blocks by their far ends": (masks.block_masks, "k_low - q_high", "k_high - q_low", BLOCKS),
-    "masks: blocks by one end alone": (masks.block_masks, "_apart(q_high, k_low)", "_apart(q_low, k_low)", BLOCKS),
+    "masks: blocks by one end alone": (
+        masks.block_masks,
+        "_distance(q_high, k_low)",
+        "_distance(q_low, k_low)",
+        BLOCKS,
+    ),
     "masks: blocks of the same first segment": (masks.block_masks, "q_low <= k_high", "q_low == k_low", BLOCKS),
     "masks: whole blocks of two segments": (masks.block_masks, "q_low == q_high, k_low == k_high, ", "", BLOCKS),
     "alibi: any count a power of two": (alibi.alibi_slopes, "2 ** (heads.bit_length() - 1)", "heads", ALIBI),
@@ -607,8 +612,9 @@ MUTANTS = {
     ),
     "pi: the bias under the cap": (
         reference.tile_logits,
-        "if pairs.bias is not None:",
-        "logits, key_bias = (logits if key_bias is None else logits + key_bias), None\n    if pairs.bias is not None:",
+        "if pair_arrays.bias is not None:",
+        "logits, key_bias = (logits if key_bias is None else logits + key_bias), None\n"
+        "    if pair_arrays.bias is not None:",
         SHARES,
     ),
     "relative_table: query - key": (
@@ -634,7 +640,7 @@ MUTANTS = {
         DISTANCES,
     ),
     "shaw: sides swapped": (shaw._both_sides, "for side in clip", "for side in clip[::-1]", CLIPS),
-    "padding: keys hidden from one query": (operands.without_unseen, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
+    "padding: keys hidden from one query": (operands.clear_unused, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
     "placement: centered on the other side": (grids.centered, "count - count // 2", "count // 2", PLACEMENT),
     "placement: a reference grid rounded down first": (
         grids.fitted,
@@ -652,21 +658,21 @@ MUTANTS = {
     ),
     "patches: columns before rows": (
         patches.patchify,
-        "grid_positions(*pair)",
-        "grid_positions(*pair)[:, ::-1]",
+        "grid_positions(*grid)",
+        "grid_positions(*grid)[:, ::-1]",
         PATCHES,
     ),
-    "patches: padding is seen": (patches.patchify, "np.arange(tokens) <", "0 * np.arange(tokens) <", BATCH),
+    "patches: padding is seen": (patches.patchify, "np.arange(length) <", "0 * np.arange(length) <", BATCH),
     "patches: a budget that is a row short": (
         patches.patchify,
-        "if count > tokens",
-        "if count - grid[1] > tokens",
+        "if count > length",
+        "if count - grid[1] > length",
         PATCHES,
     ),
     "patches: put together by columns": (
         patches.unpatchify,
-        "reshape(height, width,",
-        "reshape(width, height,",
+        "reshape(rows, columns,",
+        "reshape(columns, rows,",
         PATCHES,
     ),
     "patches: a patch put together by columns": (
@@ -677,14 +683,14 @@ MUTANTS = {
     ),
     "sizes: the grid of another image": (
         encoded._at_extents,
-        "jax.vmap(at_extent)(extent,",
-        "jax.vmap(at_extent)(extent[::-1],",
+        "jax.vmap(attend_at)(extent,",
+        "jax.vmap(attend_at)(extent[::-1],",
         SIZES["relative_table"],
     ),
     "sizes: the factor of the first image": (
         encoded._at_extents,
-        "jax.vmap(at_extent)(extent,",
-        "jax.vmap(at_extent)(0 * extent + extent[:1],",
+        "jax.vmap(attend_at)(extent,",
+        "jax.vmap(attend_at)(0 * extent + extent[:1],",
         SIZES["rope_axial(extend='ntk')"],
     ),
     "sizes: an input at the grid of another image": (

@@ -23,8 +23,8 @@ def reverse_only(name: str, tree: Tree) -> Tree:
     Otherwise the error would come from inside the implementation `name`, and would name neither this implementation
     nor one that has the derivative.
     """
-    floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
-    return jax.tree.map(lambda x: _marked(name)(x) if floating(x) else x, tree)
+    is_floating = lambda x: jnp.issubdtype(x.dtype, jnp.floating)
+    return jax.tree.map(lambda x: _reverse_only_identity(name)(x) if is_floating(x) else x, tree)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -41,39 +41,46 @@ def _without_derivative(name: str) -> Callable[[Array], Array]:
     return identity
 
 
-def _marked(name: str) -> Callable[[Array], Array]:
-    """Return the identity whose tangent can be transposed, but neither computed nor differentiated."""
+def _reverse_only_identity(name: str) -> Callable[[Array], Array]:
+    """Return the identity function whose tangent can be transposed, but neither computed nor differentiated."""
     identity = jax.custom_jvp(lambda x: x)
 
     @identity.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
         (x,), (tangent,) = primals, tangents
-        nothing = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)  # empty; `_batch` reads from it whether x is batched
-        return _without_derivative(name)(x), _tangent().bind(tangent, nothing, name=name)
+        # An empty array tells `_batch` whether x is batched, and costs nothing.
+        empty = lax.slice(x, (0,) * x.ndim, (0,) * x.ndim)
+        return _without_derivative(name)(x), _tangent_identity().bind(tangent, empty, name=name)
 
     return identity
 
 
 def _transpose(gradient: Array | ad.Zero, *_: Any, name: str) -> list[Any]:
+    """Return the gradients of the operands of `_tangent_identity`: the tangent's passes through, "empty" has none."""
     return [gradient if isinstance(gradient, ad.Zero) else _without_derivative(name)(gradient), None]
 
 
 def _batch(operands: tuple[Array, Array], axes: tuple[Any, Any], *, name: str) -> tuple[Array, Any]:
-    if axes[0] is not None and axes[1] is None:  # many tangents at one point: `jax.jacfwd`
+    """Return the batched tangent and its batch axis, or refuse many tangents at one point: `jax.jacfwd`."""
+    tangent_axis, point_axis = axes
+    if tangent_axis is not None and point_axis is None:
         _refuse(name)
-    return _tangent().bind(*operands, name=name), axes[0]
+    return _tangent_identity().bind(*operands, name=name), tangent_axis
 
 
 @functools.cache
-def _tangent() -> Any:
-    """Return the identity for tangents, a primitive. It is made on first use: importing `jax.extend` imports Pallas."""
+def _tangent_identity() -> Any:
+    """Return the primitive `(tangent, empty) -> tangent`, which is transposed or batched, and refuses all else.
+
+    It is made on first use, because importing `jax.extend` imports Pallas.
+    """
     from jax.extend.core import Primitive
 
-    tangent = Primitive("reverse_only")
-    tangent.def_abstract_eval(lambda tangent, nothing, *, name: tangent)
-    tangent.def_impl(lambda *_, name: _refuse(name))
-    mlir.register_lowering(tangent, lambda *_, name: _refuse(name))
-    ad.primitive_jvps[tangent] = lambda *_, name: _refuse(name)
-    ad.primitive_transposes[tangent] = _transpose
-    batching.primitive_batchers[tangent] = _batch
-    return tangent
+    primitive = Primitive("reverse_only")
+    primitive.def_abstract_eval(lambda tangent, empty, *, name: tangent)
+    primitive.def_impl(lambda *_, name: _refuse(name))
+    mlir.register_lowering(primitive, lambda *_, name: _refuse(name))
+    ad.primitive_jvps[primitive] = lambda *_, name: _refuse(name)
+    ad.primitive_transposes[primitive] = _transpose
+    batching.primitive_batchers[primitive] = _batch
+    return primitive

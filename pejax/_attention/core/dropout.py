@@ -17,7 +17,7 @@ class Dropout(NamedTuple):
     """The dropout of one head: a random seed, and indices that are the same however the arrays are sharded.
 
     Attributes:
-        seed: two random words.
+        seed: two random 32-bit numbers.
         batch: index of the example.
         head: index of the query head.
         first_query: index of the first query on this device.

@@ -16,14 +16,16 @@ from pejax._encoding import Encoding, Params, check_embedded, named, with_consta
 class Hooks:
     """The hooks that attention calls, each `jax.tree_util.Partial(hook, params)` or None; `attention_hooks` makes them.
 
+    Each runs for one head; what it returns is described at the field of `Encoding` with its name.
+
     Attributes:
-        bias: as `Encoding.bias`; if None, attention derives it from `distance_bias`.
-        relative_values: as `Encoding.relative_values`.
-        distance_bias: as `Encoding.distance_bias`.
-        relative_keys: as `Encoding.relative_keys`.
-        unplaced_bias: as `Encoding.unplaced_bias`.
+        bias: `(q, k, q_positions, k_positions) -> (T, S)`; if None, attention derives it from `distance_bias`.
+        relative_values: `(weights, q_positions, k_positions) -> (T, D)`, added to the output.
+        distance_bias: `(key - query) -> (R,)`, the bias of R distances.
+        relative_keys: `(key - query) -> (a, v, u)`, the parts of the same bias in a faster form.
+        unplaced_bias: `() -> ()`, bias of every key without a position.
         causal: whether the encoding was made for a causal model: attention then refuses `causal=False`.
-        hides: as `Encoding.hides`.
+        hides: whether the bias may be -inf, which hides a key from a query.
     """
 
     bias: Any = None
@@ -41,6 +43,7 @@ class Hooks:
 
 
 HOOK_NAMES = tuple(entry.name for entry in fields(Hooks) if not entry.metadata.get("static"))
+"""Names of the fields that hold hooks; the static ones are facts, which `jit` compiles in."""
 
 
 @checked
@@ -69,7 +72,7 @@ def attention_hooks(encoding: Encoding, params: Params, *, rotated: bool = False
 
 
 def bound_hooks(encoding: Encoding, params: Params) -> Hooks:
-    """Return the encoding's hooks of attention, each bound to the parameters that hooks read."""
+    """Return the encoding's hooks of attention, each bound to the parameters that hooks read: "all" and "heads"."""
     params = with_constants(encoding, params)
     hook_params = {name: params[name] for name in ("all", "heads") if name in params}
     hooks = {name: hook for name in HOOK_NAMES if (hook := getattr(encoding, name)) is not None}

@@ -46,7 +46,7 @@ def pair_masks(
         if options.causal:
             masks.append(q >= k)
         if options.uses_distance:
-            distance = comparable(_apart(q, k))
+            distance = comparable(_distance(q, k))
             masks += _distance_masks(options, distance, distance, q.dtype, comparable)
     if segments is not None:
         q, k = segments
@@ -55,7 +55,7 @@ def pair_masks(
 
 
 def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool = False) -> list[Bool[Array, "..."]]:
-    """Return masks over pairs of blocks: where all are True, some query of the one may see some key of the other.
+    """Return masks over pairs of blocks: where all are True, some query of the first may see some key of the second.
 
     They compare the smallest and largest order and segment id of each block. So they are all True for each pair of
     blocks in which a query sees a key, and may also be for one in which none does.
@@ -64,26 +64,26 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
         options: as in `pair_masks`.
         orders: as in `pair_masks`; the last axis is that of the tokens in a block, the others broadcast.
         segments: as `orders`.
-        whole: if True, all masks are True only where every query of the one block sees every key of the other. Not
+        whole: if True, all masks are True only where every query of the first block sees every key of the second. Not
             every such pair of blocks is found.
     """
     masks = []
     # Padding (segment 0) neither sees nor is seen. It does not widen the range of a block that may be visible in part,
     # but it counts where blocks must be visible as a whole: one with padding is not.
-    counted = (None, None) if segments is None or whole else tuple(ids != 0 for ids in segments)
+    are_tokens = (None, None) if segments is None or whole else tuple(ids != 0 for ids in segments)
     if orders is not None:
-        (q_low, q_high), (k_low, k_high) = map(_ends, orders, counted)
+        (q_low, q_high), (k_low, k_high) = map(_smallest_and_largest, orders, are_tokens)
         if options.causal:
             masks.append(q_low >= k_high if whole else q_high >= k_low)
         if options.uses_distance:
             gap = jnp.where(k_low > q_high, k_low - q_high, 0)
             nearest = unsigned(jnp.where(q_low > k_high, q_low - k_high, gap))
-            farthest = jnp.maximum(unsigned(_apart(q_low, k_high)), unsigned(_apart(q_high, k_low)))
+            farthest = jnp.maximum(unsigned(_distance(q_low, k_high)), unsigned(_distance(q_high, k_low)))
             # Some pair may pass if the nearest and the farthest do; all pass if these do with their roles swapped.
             bounds = (farthest, nearest) if whole else (nearest, farthest)
             masks += _distance_masks(options, *bounds, q_low.dtype, unsigned)
     if segments is not None:
-        (q_low, q_high), (k_low, k_high) = map(_ends, segments, counted)
+        (q_low, q_high), (k_low, k_high) = map(_smallest_and_largest, segments, are_tokens)
         if whole:
             masks += [q_low == q_high, k_low == k_high, q_low == k_low, k_low != 0]
         else:
@@ -125,7 +125,13 @@ def visible_blocks(options: Options, q_tokens: TokenPositions, k_tokens: TokenPo
 
 
 def keep_hidden(options: Options, logits: Float[Array, "*T"], capped: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return the capped logits, but -inf where `logits` are: a soft cap must not show keys that the bias hides."""
+    """Return the capped logits, but -inf where a logit was -inf: a soft cap must not show keys that the bias hides.
+
+    Args:
+        options: `hides` says whether the bias may be -inf.
+        logits: logits before the cap.
+        capped: logits after the cap, which makes -inf a finite number.
+    """
     return jnp.where(logits == -jnp.inf, -jnp.inf, capped) if options.hides else capped
 
 
@@ -140,7 +146,7 @@ def _fields(
 ) -> tuple[Sides, Sides]:
     """Return the orders and the segments that the rule reads, the queries' with an axis for the keys and vice versa.
 
-    `lift` maps a function of one sequence to one of the given tokens: `jax.vmap` for blocks.
+    `lift` makes a function of the given tokens from a function of one sequence: `jax.vmap` for blocks.
     """
     orders, segments = None, None
     if options.uses_order:
@@ -179,7 +185,14 @@ def _distance_masks(
 ) -> list[Bool[Array, "..."]]:
     """Return masks for `window` and `distance_range`: the farthest pair must reach lo, the nearest must stay below hi.
 
-    A single pair is both. A limit beyond the type of the order is cut to the largest distance in it.
+    A limit beyond the type of the order is cut to the largest distance in it.
+
+    Args:
+        options: `window` and `distance_range`.
+        nearest: distance of the nearest pair of a block, `comparable`; for a single pair, its distance.
+        farthest: distance of the farthest pair; for a single pair, the same as `nearest`.
+        dtype: type of the order.
+        comparable: as in `pair_masks`.
     """
     masks, unsigned_type = [], np.iinfo(f"uint{8 * dtype.itemsize}")
     bound = lambda limit: comparable(unsigned_type.dtype.type(min(limit, unsigned_type.max)).astype(dtype))
@@ -191,13 +204,17 @@ def _distance_masks(
     return masks
 
 
-def _apart(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:
+def _distance(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:
     """Return `|q - k|` in the type of q and k; it wraps if it does not fit."""
     return jnp.where(q >= k, q - k, k - q)
 
 
-def _ends(x: Int[Array, "... T"], counted: Bool[Array, "... T"] | None) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
-    """Return minimum and maximum over the tokens where `counted` is True; where none is, minimum > maximum."""
-    least, most = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
-    low, high = (x, x) if counted is None else (jnp.where(counted, x, most), jnp.where(counted, x, least))
-    return jnp.min(low, axis=-1), jnp.max(high, axis=-1)
+def _smallest_and_largest(
+    x: Int[Array, "... T"], is_token: Bool[Array, "... T"] | None
+) -> tuple[Int[Array, "..."], Int[Array, "..."]]:
+    """Return minimum and maximum over the tokens where `is_token` is True; where none is, minimum > maximum."""
+    if is_token is None:
+        return jnp.min(x, axis=-1), jnp.max(x, axis=-1)
+    type_min, type_max = (x.dtype.type(limit) for limit in (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max))
+    smallest = jnp.min(jnp.where(is_token, x, type_max), axis=-1)
+    return smallest, jnp.max(jnp.where(is_token, x, type_min), axis=-1)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.reference import Pairs
+from pejax._attention.core.reference import PairArrays
 from pejax._encoding import Params, from_distance, naming_missing, split_params
 from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
@@ -22,8 +22,8 @@ from pejax._positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """Attention of one head:
-`(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pairs) -> (output, log-sum-exp)`, with the shapes
-`((T, D), (S, D), (S, D), ..., (S,), ...) -> ((T, D), (T,))`."""
+`(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pair_arrays) -> (output, log-sum-exp)`, with q and the output
+`(T, D)`, k and v `(S, D)`, the key bias `(S,)` and the log-sum-exp `(T,)`."""
 
 
 class Origin(NamedTuple):
@@ -43,13 +43,13 @@ class Operands(NamedTuple):
         k: keys.
         v: values.
         shared: the hooks, bound to the parameters that all heads share.
-        per_head: the parameters that differ by head, by the name of the hook; K, G in front.
+        per_head: the parameters of each hook that differ by head, by its name; the arrays begin with the axes K, G.
         q_tokens: positions of the queries.
         k_tokens: positions of the keys.
         key_bias: bias of each key, added to the logits after the cap.
-        seed: two random words of dropout. None = no dropout.
-        pairs: mask and bias that the caller gives as arrays, `(N, K, G, T, S)`.
-        origin: where the counts of dropout begin.
+        seed: two random 32-bit numbers that dropout hashes. None = no dropout.
+        pair_arrays: mask and bias that the caller gives as arrays, `(N, K, G, T, S)`.
+        origin: global indices of the first example, head, query and key in these arrays.
     """
 
     q: Float[Array, "N K G T D"]
@@ -61,7 +61,7 @@ class Operands(NamedTuple):
     k_tokens: TokenPositions
     key_bias: Float[Array, "N K G S"] | None
     seed: UInt32[Array, "2"] | None
-    pairs: Pairs
+    pair_arrays: PairArrays
     origin: Origin = Origin()
 
 
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
     Attributes:
         q_axes: batch axis of each field of the queries' `TokenPositions`: 0, or None for a field that is not batched.
         k_axes: the same for the keys' `TokenPositions`.
-        one_dropout: whether all heads of all examples have the same dropout.
+        one_dropout: whether all examples and heads drop the same pairs.
         in_order: whether queries and keys are the same tokens, at 0 ... T-1: no positions were given.
     """
 
@@ -89,7 +89,7 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
     Returns:
         The function's outputs with N, K, G in front.
     """
-    q, k, v, shared, per_head, q_tokens, k_tokens, key_bias, seed, pairs, origin = operands
+    q, k, v, shared, per_head, q_tokens, k_tokens, key_bias, seed, pair_arrays, origin = operands
     n, key_heads, group_size = q.shape[:3]
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(key_heads * group_size, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
@@ -97,27 +97,35 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
         batch_id, head_id = jnp.zeros_like(batch_id), jnp.zeros_like(head_id)
 
     # Each function takes away one axis: N, then K with the k and v that a group of heads shares, then G.
-    def sequence(q, k, v, q_tokens, k_tokens, batch_id, biases_and_pairs):
-        def group(q, k, v, of_heads):
-            def head(q, of_head):
-                params, head_id, (key_bias, pairs) = of_head
+    def example(q, k, v, q_tokens, k_tokens, batch_id, bias_and_pair_arrays):
+        def group(q, k, v, group_operands):
+            def head(q, head_operands):
+                params, head_id, (key_bias, pair_arrays) = head_operands
                 dropout = None if seed is None else Dropout(seed, batch_id, head_id, origin.query, origin.key)
-                return function(q, k, v, bind_hooks(shared, params), q_tokens, k_tokens, key_bias, dropout, pairs)
+                hooks = bind_hooks(shared, params)
+                return function(q, k, v, hooks, q_tokens, k_tokens, key_bias, dropout, pair_arrays)
 
             if group_size == 1:  # with an axis of size 1, XLA copies into another layout around every loop
-                outputs = head(*jax.tree.map(lambda x: x[0], (q, of_heads)))
+                outputs = head(*jax.tree.map(lambda x: x[0], (q, group_operands)))
                 return jax.tree.map(lambda x: x[None], outputs)
-            return vmap_or_map(head)(q, of_heads)
+            return vmap_or_map(head)(q, group_operands)
 
-        return vmap_or_map(group)(q, k, v, (per_head, head_id.reshape(key_heads, group_size), biases_and_pairs))
+        head_ids = head_id.reshape(key_heads, group_size)
+        return vmap_or_map(group)(q, k, v, (per_head, head_ids, bias_and_pair_arrays))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
-    return jax.vmap(sequence, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pairs))
+    return jax.vmap(example, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pair_arrays))
 
 
-def bind_hooks(shared: Hooks, own: Mapping[str, Params]) -> Hooks:
-    """Return the hooks of one head, each bound to the parameters that all heads share and to `own[name]`."""
-    return replace(shared, **{name: Partial(hook.func, {**hook.args[0], **own[name]}) for name, hook in shared.items()})
+def bind_hooks(shared: Hooks, head_params: Mapping[str, Params]) -> Hooks:
+    """Return the hooks of one head, each bound to the parameters that all heads share and to those of the head.
+
+    Args:
+        shared: the hooks, bound to the parameters that all heads share.
+        head_params: the parameters of this head, by the name of the hook.
+    """
+    bound = {name: Partial(hook.func, {**hook.args[0], **head_params[name]}) for name, hook in shared.items()}
+    return replace(shared, **bound)
 
 
 def prepare(
@@ -134,65 +142,89 @@ def prepare(
 ) -> tuple[Operands, Layout]:
     """Check the arguments, derive a bias hook from `distance_bias` if there is none, and make the `Operands`.
 
-    `mask` and `bias_array` broadcast to `(*B, H, T, S)`, `key_bias` is `(*B, S, H)`, `seed` two random words or None.
-    `unplaced_bias` becomes part of the key bias.
+    Args:
+        q: queries `(*B, T, H, D)`.
+        k: keys `(*B, S, K, D)`.
+        v: values `(*B, S, K, D)`.
+        positions: positions of the queries. None = 0 ... T-1.
+        k_positions: positions of the keys. None = `positions`.
+        hooks: the hooks. The result of `unplaced_bias` becomes part of the key bias.
+        seed: two random 32-bit numbers that dropout hashes. None = no dropout.
+        mask: True where a query may see a key; broadcasts to `(*B, H, T, S)`.
+        bias_array: bias of each pair; broadcasts to `(*B, H, T, S)`.
+        key_bias: bias of each key `(*B, S, H)`.
+
+    Raises:
+        ValueError: shapes that do not fit together, or positions that are missing.
+        TypeError: an array of another type than its argument takes.
     """
     hooks = replace(hooks, bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
-    keys, key_heads = k.shape[-3:-1]
+    k_length, key_heads = k.shape[-3:-1]
     check_positions_given(q, k, positions, k_positions)
     in_order = positions is None and k_positions is None
     positions = jnp.arange(length) if positions is None else positions
-    q_side, q_axes = check_tokens("positions", positions, tuple(batch), length)
-    k_side, k_axes = check_tokens("k_positions", positions if k_positions is None else k_positions, tuple(batch), keys)
-    if _axes(q_side, q_axes) != _axes(k_side, k_axes):
-        shapes = f"{q_side.positions.shape} and {k_side.positions.shape}"
+    q_tokens, q_axes = check_tokens("positions", positions, tuple(batch), length)
+    k_positions = positions if k_positions is None else k_positions
+    k_tokens, k_axes = check_tokens("k_positions", k_positions, tuple(batch), k_length)
+    if _position_shape(q_tokens, q_axes) != _position_shape(k_tokens, k_axes):
+        shapes = f"{q_tokens.positions.shape} and {k_tokens.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
-    biases = check_key_bias(key_bias, (*batch, keys, heads))
-    if hooks.unplaced_bias is not None and k_side.has_position is not None:
-        unplaced = _unplaced_bias(check_hook("unplaced_bias", hooks.unplaced_bias, heads), heads, k_side.has_position)
-        biases = unplaced if biases is None else biases + unplaced
+    key_biases = check_key_bias(key_bias, (*batch, k_length, heads))
+    if hooks.unplaced_bias is not None and k_tokens.has_position is not None:
+        hook, params = check_hook("unplaced_bias", hooks.unplaced_bias, heads)
+        unplaced = _unplaced_bias(hook, params, heads, k_tokens.has_position)
+        key_biases = unplaced if key_biases is None else key_biases + unplaced
     hooks = replace(hooks, unplaced_bias=None)
     checked_hooks = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
-    n, by_group = math.prod(batch), (key_heads, heads // key_heads)
-    of_pairs = lambda name, array: _pairs(name, array, (*batch, heads, length, keys), (n, *by_group, length, keys))
-    pairs = Pairs(mask=of_pairs("mask", mask), bias=of_pairs("bias", bias_array))
-    q, k, v = without_unseen((q, k, v), (q_side, k_side), mask)
+    n, head_axes = math.prod(batch), (key_heads, heads // key_heads)
+    caller_shape, grouped_shape = (*batch, heads, length, k_length), (n, *head_axes, length, k_length)
+    pair_array = lambda name, array: _pair_array(name, array, caller_shape, grouped_shape)
+    pair_arrays = PairArrays(mask=pair_array("mask", mask), bias=pair_array("bias", bias_array))
+    if key_biases is not None:
+        key_biases = jnp.broadcast_to(key_biases, (n, heads, k_length)).reshape(n, *head_axes, k_length)
+    q, k, v = clear_unused((q, k, v), (q_tokens, k_tokens), mask)
     operands = Operands(
-        q=jnp.moveaxis(q.reshape(n, length, *by_group, dim), 1, 3),
-        k=jnp.moveaxis(k.reshape(n, keys, key_heads, dim), 1, 2),
-        v=jnp.moveaxis(v.reshape(n, keys, key_heads, dim), 1, 2),
+        q=jnp.moveaxis(q.reshape(n, length, *head_axes, dim), 1, 3),
+        k=jnp.moveaxis(k.reshape(n, k_length, key_heads, dim), 1, 2),
+        v=jnp.moveaxis(v.reshape(n, k_length, key_heads, dim), 1, 2),
         shared=replace(hooks, **{name: shared for name, (shared, _) in checked_hooks.items()}),
         per_head={
-            name: jax.tree.map(lambda x: x.reshape(*by_group, *x.shape[1:]), params)
+            name: jax.tree.map(lambda x: x.reshape(*head_axes, *x.shape[1:]), params)
             for name, (_, params) in checked_hooks.items()
         },
-        q_tokens=q_side,
-        k_tokens=k_side,
-        key_bias=None if biases is None else jnp.broadcast_to(biases, (n, heads, keys)).reshape(n, *by_group, keys),
+        q_tokens=q_tokens,
+        k_tokens=k_tokens,
+        key_bias=key_biases,
         seed=seed,
-        pairs=pairs,
+        pair_arrays=pair_arrays,
     )
     return operands, Layout(q_axes, k_axes, in_order=in_order)
 
 
-def without_unseen(
+def clear_unused(
     arrays: tuple[Array, Array, Array], sides: tuple[TokenPositions, TokenPositions], mask: Array | None
 ) -> list[Array]:
     """Return q, k and v with 0 for padding, for queries that see no key in any head, and for keys that no query sees.
 
-    The last two are those of a mask array. A NaN there would reach outputs and gradients, since implementations
-    multiply it by a weight of 0.
+    A NaN there would reach outputs and gradients, since implementations multiply it by a weight of 0.
+
+    Args:
+        arrays: q `(*B, T, H, D)`, k and v `(*B, S, K, D)`.
+        sides: tokens of the queries and of the keys, whose segment 0 is padding.
+        mask: mask array that broadcasts to `(*B, H, T, S)`. Only it is searched for such queries and keys, not `causal`
+            and the other masks of `Options`. None = padding alone is cleared.
     """
     cleared = []
-    for x, tokens, other_axis in zip(arrays, (*sides, sides[1]), (-1, -2, -2), strict=True):
+    # A query sees nothing if its row of the mask, on the keys' axis, is False throughout; a key, if its column is.
+    for x, tokens, axis_of_others in zip(arrays, (*sides, sides[1]), (-1, -2, -2), strict=True):
         if tokens.segment_ids is not None:
             is_token = (tokens.segment_ids != 0).reshape(*(x.shape[:-3] if tokens.segment_ids.ndim > 1 else ()), -1)
             x = jnp.where(is_token[..., None, None], x, 0)
         if mask is not None:
             full_mask = mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape)
-            x = jnp.where(jnp.any(full_mask, axis=(-3, other_axis))[..., None, None], x, 0)
+            x = jnp.where(jnp.any(full_mask, axis=(-3, axis_of_others))[..., None, None], x, 0)
         cleared.append(x)
     return cleared
 
@@ -227,16 +259,24 @@ def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Arra
     if key_bias is None:
         return None
     if not jnp.issubdtype(getattr(key_bias, "dtype", bool), jnp.floating):
-        got = getattr(key_bias, "dtype", type(key_bias).__name__)
-        raise TypeError(f"key_bias must be a floating-point array (*B, S, H), got {got}")
+        given_type = getattr(key_bias, "dtype", type(key_bias).__name__)
+        raise TypeError(f"key_bias must be a floating-point array (*B, S, H), got {given_type}")
     if key_bias.shape != shape:
         raise ValueError(f"key_bias must be (*B, S, H) = {shape}, got shape {key_bias.shape}")
     return jnp.moveaxis(wide(key_bias.reshape(math.prod(shape[:-2]), *shape[-2:])), -1, 1)
 
 
-def _unplaced_bias(hook: tuple[Partial, Params], heads: int, placed: Bool[Array, "*N S"]) -> Float[Array, "*N H S"]:
-    """Return the key bias from `unplaced_bias`: one number per head, 0 at keys with a position; no gradient."""
-    shared, per_head = hook
+def _unplaced_bias(
+    shared: Partial, per_head: Params, heads: int, placed: Bool[Array, "*N S"]
+) -> Float[Array, "*N H S"]:
+    """Return the key bias from `unplaced_bias`: one number per head, 0 at keys with a position; no gradient.
+
+    Args:
+        shared: the hook, bound to the parameters that all heads share.
+        per_head: the parameters of the heads, each with a leading axis H.
+        heads: H.
+        placed: whether each key has a position.
+    """
 
     def number(params: Params) -> Array:
         with naming_missing("unplaced_bias hook", {**shared.args[0], **params}):
@@ -269,36 +309,47 @@ def check_sharding(**arrays: Array) -> None:
     for name, array in arrays.items():
         spec = jax.typeof(array).sharding.spec
         if any(part is not None for part in spec):
-            ways = "give a Sharding, or use a mesh with axis_types of AxisType.Auto"
-            raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {ways}")
+            hint = "give a Sharding, or use a mesh with axis_types of AxisType.Auto"
+            raise ValueError(f"{name} must not be split over explicit mesh axes, got {spec}: {hint}")
 
 
 def check_tokens(
     name: str, tokens: TokenPositions | Array, batch: tuple[int, ...], length: int
 ) -> tuple[TokenPositions, TokenPositions]:
-    """Return the tokens with *B flattened, and for each field 0 where it is batched, else None."""
+    """Return the tokens with *B flattened to N, and the batch axis of each of their fields: 0, or None without one.
+
+    Args:
+        name: name of the argument in errors.
+        tokens: positions `(T,)` or `(*B, T)`, or with A > 1 axes `(T, A)` or `(*B, T, A)`, or a record of them.
+        batch: *B.
+        length: T.
+
+    Raises:
+        ValueError: a field of another shape, or positions that have two readings.
+        TypeError: a field of another type.
+    """
     tokens = as_token_positions(tokens)
-    single, full, shape = (length,), (*batch, length), tokens.positions.shape
-    if shape == full == (length, length) and 2 <= length <= 4:
+    unbatched, batched, shape = (length,), (*batch, length), tokens.positions.shape
+    if shape == batched == (length, length) and 2 <= length <= 4:
         raise ValueError(f"{name} {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
-    axes = () if shape in (single, full) else shape[-1:]
-    if shape[: len(shape) - len(axes)] not in (single, full) or axes in ((0,), (1,)):
+    axes = () if shape in (unbatched, batched) else shape[-1:]
+    if shape[: len(shape) - len(axes)] not in (unbatched, batched) or axes in ((0,), (1,)):
         rule = f"(T,), (*B, T), or with A > 1 axes (T, A), (*B, T, A), where *B={batch} and T={length}"
         raise ValueError(f"{name} must be {rule}, got {shape}")
-    for field, kind in (("order", jnp.integer), ("has_position", jnp.bool_), ("segment_ids", jnp.integer)):
+    for field, dtype in (("order", jnp.integer), ("has_position", jnp.bool_), ("segment_ids", jnp.integer)):
         value = getattr(tokens, field)
-        if value is not None and value.shape not in (single, full):
+        if value is not None and value.shape not in (unbatched, batched):
             raise ValueError(f"{name}.{field} must be (T,) or (*B, T), *B={batch}, T={length}, got {value.shape}")
-        if value is not None and not jnp.issubdtype(value.dtype, kind):
+        if value is not None and not jnp.issubdtype(value.dtype, dtype):
             raise TypeError(
                 f"{name}.{field} must be {'bool' if field == 'has_position' else 'integer'}, got {value.dtype}"
             )
-    batched = [bool(batch) and x is not None and x.ndim == len(full) for x in tokens]
-    batched[0] = bool(batch) and shape == (*full, *axes)  # positions may have an axis more
+    have_batch = [bool(batch) and x is not None and x.ndim == len(batched) for x in tokens]
+    have_batch[0] = bool(batch) and shape == (*batched, *axes)  # positions may have an axis more
     flattened = lambda x: x.reshape(-1, *x.shape[len(batch) :])
-    flat: list[Any] = [flattened(x) if has_batch else x for x, has_batch in zip(tokens, batched, strict=True)]
-    mapped: list[Any] = [0 if has_batch else None for has_batch in batched]
-    return TokenPositions(*flat), TokenPositions(*mapped)
+    flat: list[Any] = [flattened(x) if has_batch else x for x, has_batch in zip(tokens, have_batch, strict=True)]
+    batch_axes: list[Any] = [0 if has_batch else None for has_batch in have_batch]
+    return TokenPositions(*flat), TokenPositions(*batch_axes)
 
 
 def check_partials(**hooks: Any) -> None:
@@ -306,10 +357,11 @@ def check_partials(**hooks: Any) -> None:
     for name, hook in hooks.items():
         bound = isinstance(hook, Partial) and len(hook.args) == 1 and not hook.keywords
         if hook is not None and not (bound and isinstance(hook.args[0], Mapping)):
-            ways = "attention_hooks makes them from an encoding, and attention_fn takes an array of biases"
-            shape = getattr(hook, "shape", None)
-            got = getattr(hook, "__qualname__", type(hook).__name__) + ("" if shape is None else f" of shape {shape}")
-            raise TypeError(f"{name} must be jax.tree_util.Partial(hook, params), params a mapping, got {got}: {ways}")
+            hint = "attention_hooks makes them from an encoding, and attention_fn takes an array of biases"
+            shape, type_name = getattr(hook, "shape", None), getattr(hook, "__qualname__", type(hook).__name__)
+            received = type_name if shape is None else f"{type_name} of shape {shape}"
+            rule = f"{name} must be jax.tree_util.Partial(hook, params), params a mapping"
+            raise TypeError(f"{rule}, got {received}: {hint}")
 
 
 def check_hooks(hooks: Hooks) -> None:
@@ -325,14 +377,23 @@ def check_hooks_causal(causal: bool, hooks: Hooks) -> None:
         raise ValueError("causal must be True with hooks of an encoding made with Dims(causal=True), got False")
 
 
-def refuse_pairs(operands: Operands) -> None:
+def refuse_pair_arrays(operands: Operands) -> None:
     """Raise NotImplementedError for a mask or a bias given as an array."""
-    if any(x is not None for x in operands.pairs):
+    if any(x is not None for x in operands.pair_arrays):
         raise NotImplementedError("a mask or bias array has the size of the scores: 'dense' and 'reference' take one")
 
 
 def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
-    """Return the hook bound to the parameters that all heads share, and each head's own, floats in at least 32 bits."""
+    """Return the hook bound to the parameters that all heads share, and the parameters that differ by head.
+
+    Args:
+        name: name of the hook in errors.
+        hook: the hook, bound to all of its parameters.
+        heads: H, the leading axis of the parameters that differ by head.
+
+    Returns:
+        Both kinds of parameters, floats in at least 32 bits.
+    """
     params = hook.args[0]
     if set(params) - {"all", "heads"}:
         raise ValueError(f"{name}: params must hold only 'heads' and 'all', got {sorted(params)}")
@@ -344,16 +405,18 @@ def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
     return Partial(hook.func, shared), per_head
 
 
-def _axes(tokens: TokenPositions, batched: TokenPositions) -> tuple[int, ...]:
+def _position_shape(tokens: TokenPositions, batch_axes: TokenPositions) -> tuple[int, ...]:
     """Return the shape of one position: (A,), or () on one axis."""
-    return tokens.positions.shape[1 if batched.positions is None else 2 :]
+    return tokens.positions.shape[1 if batch_axes.positions is None else 2 :]
 
 
-def _pairs(name: str, array: Array | None, full: tuple[int, ...], shape: tuple[int, ...]) -> Array | None:
-    """Return a mask or bias array broadcast to `full`, `(*B, H, T, S)`, and reshaped to `shape`, `(N, K, G, T, S)`."""
+def _pair_array(
+    name: str, array: Array | None, caller_shape: tuple[int, ...], grouped_shape: tuple[int, ...]
+) -> Array | None:
+    """Return a mask or bias array, broadcast to `(*B, H, T, S)` and reshaped to `(N, K, G, T, S)`."""
     if array is None:
         return None
     try:
-        return jnp.broadcast_to(array, full).reshape(shape)
+        return jnp.broadcast_to(array, caller_shape).reshape(grouped_shape)
     except ValueError:
-        raise ValueError(f"{name} must broadcast to (*B, H, T, S) = {full}, got {jnp.shape(array)}") from None
+        raise ValueError(f"{name} must broadcast to (*B, H, T, S) = {caller_shape}, got {jnp.shape(array)}") from None

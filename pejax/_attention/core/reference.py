@@ -29,7 +29,7 @@ Softmax = Callable[[Array], tuple[Array, Array]]
 """`logits (T, S) -> (weights (T, S), log-sum-exp (T,))`."""
 
 
-class Pairs(NamedTuple):
+class PairArrays(NamedTuple):
     """The mask and the bias that a caller gives as arrays, of one head; in `Operands`, both have N, K, G in front."""
 
     mask: Bool[Array, "T S"] | None = None
@@ -56,20 +56,20 @@ def tile_logits(
     k_tokens: TokenPositions,
     key_bias: Float[Array, " S"] | None,
     mask: Bool[Array, "T S"] | None,
-    pairs: Pairs = Pairs(),
+    pair_arrays: PairArrays = PairArrays(),
 ) -> Float[Array, "T S"]:
-    """Return the logits of one head, -inf where `mask` or `pairs.mask` is False."""
+    """Return the logits of one head, -inf where `mask` or `pair_arrays.mask` is False."""
     logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
     if hooks.bias is not None:
         hook_bias = call_hook(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
         placed = placed_pairs(q_tokens, k_tokens)
         logits = logits + (hook_bias if placed is None else jnp.where(placed, hook_bias, 0.0))
-    if pairs.bias is not None:
-        logits = logits + pairs.bias.astype(logits.dtype)
+    if pair_arrays.bias is not None:
+        logits = logits + pair_arrays.bias.astype(logits.dtype)
     if options.soft_cap is not None:
         logits = keep_hidden(options, logits, options.soft_cap * jnp.tanh(logits / options.soft_cap))
     logits = logits if key_bias is None else logits + key_bias
-    for allowed in (mask, pairs.mask):
+    for allowed in (mask, pair_arrays.mask):
         logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
     return logits
 
@@ -95,9 +95,14 @@ def tile_output(
 def call_hook(
     hook: Partial, operands: tuple[Array, ...], name: str, letters: str, like: Array | jax.ShapeDtypeStruct
 ) -> Array:
-    """Return the result of a hook in the type of `like`. It must have its shape: broadcasting would hide a wrong hook.
+    """Return the result of a hook in the type of `like`.
 
-    `letters` names the axes of that shape in the error.
+    Args:
+        hook: the hook, bound to its parameters.
+        operands: its other arguments: vectors or weights, and positions.
+        name: name of the hook in errors.
+        letters: names of the axes of `like` in errors.
+        like: array whose shape the result must have, because broadcasting would hide a wrong hook.
     """
     function = getattr(hook.func, "__qualname__", repr(hook.func))
     with naming_missing(f"{name} hook {function}", hook.args[0]):
@@ -109,21 +114,26 @@ def call_hook(
 
 def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights and the log-sum-exp of each row; if all its logits are -inf, zeros and -inf."""
-    top = lax.stop_gradient(jnp.max(logits, axis=-1))
-    top = jnp.where(jnp.isneginf(top), 0.0, top)
-    exponents = jnp.exp(logits - top[:, None])
-    total = jnp.sum(exponents, axis=-1)
-    return exponents / one_if_zero(total)[:, None], log_sum(top, total)
+    row_max = lax.stop_gradient(jnp.max(logits, axis=-1))
+    row_max = jnp.where(jnp.isneginf(row_max), 0.0, row_max)  # -inf minus -inf is NaN
+    exponentials = jnp.exp(logits - row_max[:, None])
+    total = jnp.sum(exponentials, axis=-1)
+    return exponentials / one_if_zero(total)[:, None], log_sum(row_max, total)
 
 
 def one_if_zero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return `total` with 1 for 0: the divisor of rows that see nothing."""
+    """Return the sums of exponentials of each row, with 1 for 0 as the divisor of rows that see nothing."""
     return jnp.where(total == 0, 1.0, total)
 
 
-def log_sum(top: Float[Array, "*T"], total: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return `top + log(total)`, the log-sum-exp of a row whose maximum is `top`; -inf where the total is 0."""
-    return jnp.where(total == 0, -jnp.inf, top + jnp.log(one_if_zero(total)))
+def log_sum(row_max: Float[Array, "*T"], total: Float[Array, "*T"]) -> Float[Array, "*T"]:
+    """Return the log-sum-exp of each row, `row_max + log(total)`; -inf where the total is 0.
+
+    Args:
+        row_max: maximum of each row.
+        total: sum of `exp(logit - row_max)` over each row.
+    """
+    return jnp.where(total == 0, -jnp.inf, row_max + jnp.log(one_if_zero(total)))
 
 
 def dense_weights(
@@ -134,12 +144,12 @@ def dense_weights(
     q_tokens: TokenPositions,
     k_tokens: TokenPositions,
     key_bias: Float[Array, " S"] | None,
-    pairs: Pairs,
+    pair_arrays: PairArrays,
     softmax: Softmax = softmax,
 ) -> tuple[Float[Array, "T S"], Float[Array, " T"]]:
     """Return the weights of one head, before dropout, and each row's log-sum-exp."""
     mask = visible(options, q_tokens, k_tokens)
-    return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, key_bias, mask, pairs))
+    return softmax(tile_logits(options, wide(q), wide(k), hooks, q_tokens, k_tokens, key_bias, mask, pair_arrays))
 
 
 def dense_head(
@@ -152,12 +162,12 @@ def dense_head(
     k_tokens: TokenPositions,
     key_bias: Float[Array, " S"] | None,
     dropout: Dropout | None,
-    pairs: Pairs,
+    pair_arrays: PairArrays,
     softmax: Softmax = softmax,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and each row's log-sum-exp."""
-    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pairs, softmax)
+    weights, lse = dense_weights(options, q, k, hooks, q_tokens, k_tokens, key_bias, pair_arrays, softmax)
     if dropout is not None:
-        queries, keys = (jnp.arange(size, dtype=jnp.uint32) for size in weights.shape)
-        weights = apply_dropout(weights, keep_pairs(dropout, queries, keys, options.dropout_rate), options.dropout_rate)
+        q_ids, k_ids = (jnp.arange(size, dtype=jnp.uint32) for size in weights.shape)
+        weights = apply_dropout(weights, keep_pairs(dropout, q_ids, k_ids, options.dropout_rate), options.dropout_rate)
     return tile_output(options, weights, wide(v), hooks, q_tokens, k_tokens).astype(q.dtype), lse

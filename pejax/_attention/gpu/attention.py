@@ -42,9 +42,9 @@ def refuse(static: Static, operands: Operands) -> None:
         kernel_call.refuse_splitting("Triton", devices=1)
     kernel_call.refuse(static, operands, ("float32", "bfloat16", "float16"))
     if operands.q.shape[-1] * operands.q.dtype.itemsize > 1024:
-        found = f"D={operands.q.shape[-1]} of {operands.q.dtype}"
-        raise NotImplementedError(f"heads must have at most 1024 bytes, got {found}")
-    are_floats = {np.dtype(side.positions.dtype).kind == "f" for side in (operands.q_tokens, operands.k_tokens)}
+        head_size = f"D={operands.q.shape[-1]} of {operands.q.dtype}"
+        raise NotImplementedError(f"heads must have at most 1024 bytes, got {head_size}")
+    are_floats = {np.dtype(tokens.positions.dtype).kind == "f" for tokens in (operands.q_tokens, operands.k_tokens)}
     if operands.shared.distance_bias is not None and len(are_floats) > 1:
         raise NotImplementedError("positions of queries and keys must both be integers or both floats")
 

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pejax._attention.gpu.kernels import call, gradients, load_block, load_query, loop
+from pejax._attention.gpu.kernels import call, load_block, load_query_block, loop, tile_gradients
 from pejax._attention.gpu.tile import Inputs, Place, Plan, bias_gradient, placed_only
 from pejax._attention.kernels.kernel_call import Rows
 
@@ -34,11 +34,11 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
             n = part + t * parts
 
             def step(i: Array, sums: Array, masked: bool) -> Array:
-                at = Place(n, head, i, i + diagonal - (q_count - 1))
-                query = load_query(inputs, rows, at, size)
-                k, v = (load_block(x, n, key_head, at.j, size) for x in (inputs.k, inputs.v))
-                found = gradients(plan, inputs, at, query, k, v, masked)
-                return sums + placed_only(found.d_scores, *found.tokens)
+                place = Place(n, head, i, i + diagonal - (q_count - 1))
+                queries = load_query_block(inputs, rows, place, size)
+                k, v = (load_block(x, n, key_head, place.j, size) for x in (inputs.k, inputs.v))
+                gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
+                return sums + placed_only(gradients.d_scores, *gradients.tokens)
 
             return loop(inputs, n, diagonal, q_count, step, sums)
 
@@ -74,13 +74,13 @@ def numbers_by_queries(
     def kernel(inputs: Inputs, rows: Rows, number_refs: tuple[Any, ...], position_refs: tuple[Any, ...]) -> None:
         i, head, n = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
-        query = load_query(inputs, rows, Place(n, head, i, i), q_size)
+        queries = load_query_block(inputs, rows, Place(n, head, i, i), q_size)
 
         def step(j: Array, carry: Any, masked: bool) -> Any:
-            at = Place(n, head, i, j)
+            place = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
-            found = gradients(plan, inputs, at, query, k, v, masked)
-            d_numbers, d_positions, _ = bias_gradient(plan, inputs, at, found.d_scores, *found.tokens)
+            gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
+            d_numbers, d_positions, _ = bias_gradient(plan, inputs, place, gradients.d_scores, *gradients.tokens)
             return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
 
         zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
@@ -112,10 +112,12 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
         def step(i: Array, carry: Any, masked: bool) -> Any:
-            at = Place(n, head, i, j, transposed=True)
-            query = load_query(inputs, rows, at, q_size)
-            found = gradients(plan, inputs, at, query, k, v, masked)
-            return jax.tree.map(jnp.add, carry, bias_gradient(plan, inputs, at, found.d_scores, *found.tokens)[2])
+            place = Place(n, head, i, j, transposed=True)
+            queries = load_query_block(inputs, rows, place, q_size)
+            gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
+            return jax.tree.map(
+                jnp.add, carry, bias_gradient(plan, inputs, place, gradients.d_scores, *gradients.tokens)[2]
+            )
 
         zeros = (jnp.zeros((k_size, 1), jnp.float32),) * axes
         for ref, x in zip(position_refs, loop(inputs, n, j, plan.counts[0], step, zeros), strict=True):

@@ -19,10 +19,18 @@ from pejax._attention.gpu.tile import Inputs, Plan
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 
-class Floats(NamedTuple):
-    """The differentiable inputs of the kernels, padded; numbers, diagonals and key_bias as in `Inputs`.
+class PaddedPrimals(NamedTuple):
+    """The `Primals` as the kernels read them: padded, with the parameters of the bias as `numbers` or `diagonals`.
 
-    Positions are included only if the bias reads float positions: one array `(N, T)` or `(N, S)` per axis.
+    Attributes:
+        q: queries.
+        k: keys.
+        v: values.
+        numbers: as in `Inputs`.
+        diagonals: as in `Inputs`.
+        q_positions: positions of the queries, one array `(N, T)` per axis; () unless the bias reads float positions.
+        k_positions: positions of the keys, one array `(N, S)` per axis; () likewise.
+        key_bias: as in `Inputs`.
     """
 
     q: Float[Array, "N H T D"]
@@ -43,7 +51,8 @@ class Call:
         static: options, layout, and whether kernels run in the interpreter.
         way: the way to the bias.
         operands: the operands of the call, not padded.
-        shift: c in `k_j - q_i = j - i + c`, read where the way is "diagonals".
+        shift: that of `p_j - p_i = j - i + shift`, for positions p of query i and key j; only read where the way is
+            "diagonals".
     """
 
     static: Static
@@ -53,14 +62,14 @@ class Call:
 
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._floats(primals)))
-        n, k, g, t, d = primals.q.shape
-        return output[:, :, :t, :d].reshape(n, k, g, t, d), lse[:, :, :t].reshape(n, k, g, t)
+        output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._padded_primals(primals)))
+        n, key_heads, group, t, d = primals.q.shape
+        return output[:, :, :t, :d].reshape(primals.q.shape), lse[:, :, :t].reshape(n, key_heads, group, t)
 
     def gradients(self, primals: Primals, rows: Rows) -> Primals:
         """Return the gradients with respect to the differentiable inputs."""
-        floats, pull = jax.vjp(self._floats, primals)
-        return pull(self._gradients(floats, self._padded(rows)))[0]
+        padded, pullback = jax.vjp(self._padded_primals, primals)
+        return pullback(self._gradients(padded, self._padded_rows(rows)))[0]
 
     @functools.cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -101,15 +110,15 @@ class Call:
         axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
         return token_rows(static.options, static.layout, self.operands, self.lengths, axes)
 
-    def _floats(self, primals: Primals) -> Floats:
+    def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them."""
-        n, k, g, t, d = primals.q.shape
+        n, key_heads, group, t, d = primals.q.shape
         width = _padded_size(d)
         pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(primals)
-        return Floats(
-            q=pad(primals.q.reshape(n, k * g, t, d), q_length),
+        return PaddedPrimals(
+            q=pad(primals.q.reshape(n, key_heads * group, t, d), q_length),
             k=pad(primals.k, k_length),
             v=pad(primals.v, k_length),
             numbers=numbers,
@@ -123,23 +132,24 @@ class Call:
         """Return the bias of the keys as `(N, H, S)`, padded."""
         if bias is None:
             return None
-        n, k, g, s = bias.shape
-        return jnp.pad(bias.reshape(n, k * g, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
+        n, key_heads, group, s = bias.shape
+        return jnp.pad(bias.reshape(n, key_heads * group, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
 
     def _bias(self, primals: Primals) -> tuple[tuple[Array, ...], Array | None]:
-        """Return `Floats.numbers` and `Floats.diagonals`: one of them, as the way says, or neither."""
+        """Return `numbers` and `diagonals` of `PaddedPrimals`: one of them, as the way says, or neither."""
         distance, bias = self.operands.shared.distance_bias, self.way.bias
-        k, g, t = self.operands.q.shape[1:4]
+        key_heads, group, t = self.operands.q.shape[1:4]
         if distance is None:
             return (), None
-        per_head = jax.tree.map(lambda x: x.reshape(k * g, *x.shape[2:]), primals.per_head)
-        for_heads = lambda f: jax.vmap(lambda own: f({**primals.shared, **own}), axis_size=k * g)(per_head)
+        heads = key_heads * group
+        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
+        for_each_head = lambda f: jax.vmap(lambda params: f({**primals.shared, **params}), axis_size=heads)(per_head)
         if bias is not None:
-            return tuple(for_heads(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
+            return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
         # The hook is not asked for distances that only padding has: it may have none for them, as a table.
         offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)
-        return (), for_heads(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
+        return (), for_each_head(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""
@@ -147,13 +157,17 @@ class Call:
             return ()
         axes = position_axes(self.static.layout, self.operands)
         by_axis = [positions[..., a] for a in range(axes)] if axes > 1 else [positions]
-        rows = (x if x.ndim == 2 else x[None] for x in by_axis)
-        return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in rows)
+        batched = (x if x.ndim == 2 else x[None] for x in by_axis)
+        return tuple(jnp.pad(x, ((0, 0), (0, length - x.shape[1])), mode="edge") for x in batched)
 
-    def _inputs(self, plan: Plan, floats: Floats, tiles_of: str = "queries") -> Inputs:
-        """Return the inputs of a kernel, in which each program loops over the tiles of one block or diagonal.
+    def _inputs(self, plan: Plan, padded: PaddedPrimals, tiles_of: str = "queries") -> Inputs:
+        """Return the inputs of a kernel.
 
-        `tiles_of` says of what: "queries", "keys", or "diagonals" of square tiles.
+        Args:
+            plan: plan of the kernel.
+            padded: the differentiable inputs.
+            tiles_of: the tiles that one program loops over: those of a block of "queries", of a block of "keys", or of
+                one of the "diagonals" of square tiles.
         """
         operands, (q_tokens, k_tokens) = self.operands, self.tokens
         visible = tiles(self.static.options, q_tokens, k_tokens, plan.blocks)
@@ -163,56 +177,57 @@ class Call:
             visible = (Tiles(every_tile, every_tile) if visible is None else visible).diagonals()
         elif tiles_of == "keys" and visible is not None:
             visible = visible.transposed()
-        words = None
+        dropout_words = None
         if operands.seed is not None:
-            words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
-        if floats.q_positions:
-            q_tokens = q_tokens._replace(positions=floats.q_positions)
-            k_tokens = k_tokens._replace(positions=floats.k_positions)
+            dropout_words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
+        if padded.q_positions:
+            q_tokens = q_tokens._replace(positions=padded.q_positions)
+            k_tokens = k_tokens._replace(positions=padded.k_positions)
         return Inputs(
-            q=floats.q,
-            k=floats.k,
-            v=floats.v,
+            q=padded.q,
+            k=padded.k,
+            v=padded.v,
             q_tokens=q_tokens,
             k_tokens=k_tokens,
-            numbers=floats.numbers,
-            diagonals=floats.diagonals,
-            words=words,
-            key_bias=floats.key_bias,
+            numbers=padded.numbers,
+            diagonals=padded.diagonals,
+            dropout_words=dropout_words,
+            key_bias=padded.key_bias,
             spans=None if visible is None else spans(visible),
         )
 
-    def _padded(self, rows: Rows) -> Rows:
-        """Return the rows for the backward pass, padded."""
-        n, k, g, t, d = rows.d_output.shape
+    def _padded_rows(self, rows: Rows) -> Rows:
+        """Return the rows for the backward pass as the kernels read them, `(N, H, T, D)` and `(N, H, T)`."""
+        n, key_heads, group, t, d = rows.d_output.shape
+        heads = key_heads * group
         extra, width = self.lengths[0] - t, _padded_size(d)
-        pad = lambda x: jnp.pad(x.reshape(n, k * g, t), ((0, 0), (0, 0), (0, extra)))
-        d_output = jnp.pad(rows.d_output.reshape(n, k * g, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
+        pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
+        d_output = jnp.pad(rows.d_output.reshape(n, heads, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
         return Rows(d_output, pad(rows.lse), pad(rows.mean))
 
-    def _gradients(self, floats: Floats, rows: Rows) -> Floats:
+    def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""
         _, plan = self.plans
-        by_query = self._inputs(plan, floats)
-        by_key = self._inputs(plan, floats, "keys")
-        d_k, d_v, *d_key_bias = key_gradients(plan, by_key, rows)
+        query_inputs = self._inputs(plan, padded)
+        key_inputs = self._inputs(plan, padded, "keys")
+        d_k, d_v, *d_key_bias = key_gradients(plan, key_inputs, rows)
         numbers, diagonals, q_positions, k_positions = (), None, (), ()
-        if floats.numbers or floats.q_positions:
-            numbers, q_positions = numbers_by_queries(plan, by_query, rows)
-        if floats.q_positions:
-            k_positions = positions_by_keys(plan, by_key, rows)
-        if floats.diagonals is not None:
-            side = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
-            square = plan.with_blocks((side, side))
-            diagonals = diagonal_gradients(square, self._inputs(square, floats, "diagonals"), rows)
-        return Floats(
-            q=query_gradients(plan, by_query, rows),
+        if padded.numbers or padded.q_positions:
+            numbers, q_positions = numbers_by_queries(plan, query_inputs, rows)
+        if padded.q_positions:
+            k_positions = positions_by_keys(plan, key_inputs, rows)
+        if padded.diagonals is not None:
+            size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
+            square_plan = plan.with_blocks((size, size))
+            diagonals = diagonal_gradients(square_plan, self._inputs(square_plan, padded, "diagonals"), rows)
+        return PaddedPrimals(
+            q=query_gradients(plan, query_inputs, rows),
             k=d_k,
             v=d_v,
             numbers=numbers,
             diagonals=diagonals,
-            q_positions=_summed(q_positions, floats.q_positions),
-            k_positions=_summed(k_positions, floats.k_positions),
+            q_positions=_summed(q_positions, padded.q_positions),
+            k_positions=_summed(k_positions, padded.k_positions),
             key_bias=next(iter(d_key_bias), None),
         )
 
@@ -227,16 +242,17 @@ def tile_sizes(row_bytes: int, available: int) -> tuple[tuple[int, int], tuple[i
     Raises:
         NotImplementedError: no tile fits.
     """
+    # (queries, keys) forward and backward. Tokens of more bytes leave room for fewer of them.
     large, medium, small = ((128, 64), (64, 64)), ((64, 32), (32, 32)), ((32, 16), (32, 16))
     forward_blocks, backward_blocks = large if row_bytes <= 256 else medium if row_bytes <= 512 else small
     forward_blocks = fitting_blocks(("forward",), forward_blocks, row_bytes, available)
     return forward_blocks, fitting_blocks(BACKWARD, backward_blocks, row_bytes, available)
 
 
-def _summed(found: tuple[Array, ...], given: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return gradients `(N, T)`, summed over the batch where it shares the positions `given`."""
-    pairs = zip(found, given, strict=True)
-    return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in pairs)
+def _summed(gradients: tuple[Array, ...], positions: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return gradients of positions `(N, T)` on each axis, summed over the batch where positions are `(1, T)`."""
+    axes = zip(gradients, positions, strict=True)
+    return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in axes)
 
 
 def _padded_size(size: int) -> int:

@@ -53,10 +53,8 @@ def fold(
     """
     middle = positions[:, positions.shape[1] // 2, None]
     position_parts, slope_parts = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
-    no_padding = [(0, 0)] * 2
-    columns = lambda parts: jnp.pad(
-        jnp.stack(parts, axis=-1), [*no_padding[: parts[0].ndim], (0, COLUMNS - len(PARTS))]
-    )
+    unused = (0, COLUMNS - len(PARTS))
+    columns = lambda parts: jnp.pad(jnp.stack(parts, axis=-1), [(0, 0)] * parts[0].ndim + [unused])
     q_columns = columns([slope_parts[i] for i, _ in PARTS]).astype(q.dtype)
     k_columns = columns([position_parts[j] for _, j in PARTS]).astype(k.dtype)
     return (
@@ -96,6 +94,7 @@ def fused_product(
         positions: positions of the keys, needed with slopes.
         backend: "cudnn", or "xla" where there is no GPU.
     """
+    # JAX's function has tokens before heads.
     n, key_heads, group, length, dim = q.shape
     queries = jnp.moveaxis(q.reshape(n, key_heads * group, length, dim), 1, 2)
     keys, values = (jnp.moveaxis(x, 1, 2) for x in (k, v))
@@ -156,16 +155,16 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
         return None
     has_bias = operands.shared.distance_bias is not None
 
-    def of_example(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
+    def example_is_ordered(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
         q_index, k_index = (side.positions if side.order is None else side.order for side in (q, k))
         is_ordered = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
         if not has_bias:
             return is_ordered
-        rising = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
+        never_decreases = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
         last, first = k.positions[-1].astype(jnp.float32), k.positions[0].astype(jnp.float32)
-        return is_ordered & rising & (last - first <= LARGEST_SPAN)
+        return is_ordered & never_decreases & (last - first <= LARGEST_SPAN)
 
     axes = layout.q_axes, layout.k_axes
     if all(field is None for side in axes for field in side):
-        return of_example(operands.q_tokens, operands.k_tokens)
-    return jnp.all(jax.vmap(of_example, axes)(operands.q_tokens, operands.k_tokens))
+        return example_is_ordered(operands.q_tokens, operands.k_tokens)
+    return jnp.all(jax.vmap(example_is_ordered, axes)(operands.q_tokens, operands.k_tokens))

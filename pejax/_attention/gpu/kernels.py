@@ -22,7 +22,16 @@ from pejax._ops.varying import shape_varying, varying_axes
 
 
 def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *operands: Any, name: str) -> Any:
-    """Return the outputs of a kernel that runs over a grid, with more warps for heads of more bytes."""
+    """Return the outputs of a kernel that runs over a grid, with more warps for heads of more bytes.
+
+    Args:
+        plan: static settings.
+        kernel: `(*references to operands, *references to outputs) -> None`.
+        grid: number of programs along each axis.
+        outputs: shapes and types of the outputs, a pytree.
+        *operands: the `Inputs`, then what else the kernel reads.
+        name: name of the kernel in profiles.
+    """
     dim, itemsize = operands[0].q.shape[-1], operands[0].q.dtype.itemsize
     axes = varying_axes(operands)
     kernel_call = pl.pallas_call(
@@ -37,9 +46,16 @@ def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *ope
 
 
 def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, carry: Any) -> Any:
-    """Run `step(j, carry, masked)` over the blocks that `block` sees: first the fully visible ones, then the others.
+    """Return the carry after the tiles of one block: first those whose pairs are all visible, then the others.
 
-    `n` is the example, and `count` the number of blocks where all are visible, without spans.
+    Args:
+        inputs: hold the spans of the tiles to visit.
+        n: index of the example.
+        block: index of the block of queries, of keys, or of the diagonal.
+        count: number of tiles to visit if there are no spans; all their pairs are visible.
+        step: `(index of the other block, carry, masked) -> carry`, where `masked` says whether the tile may have masked
+            pairs.
+        carry: carry before the first tile.
     """
     if inputs.spans is None:
         return lax.fori_loop(0, count, lambda j, carry: step(j, carry, False), carry)
@@ -48,8 +64,8 @@ def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, car
     carry = lax.fori_loop(full_start, full_end, lambda j, carry: step(j, carry, False), carry)
     before = full_start - first  # number of the partly visible blocks before the fully visible ones; the others follow
 
-    def masked_step(t: Array, carry: Any) -> Any:
-        return step(jnp.where(t < before, first + t, full_end + t - before), carry, True)
+    def masked_step(index: Array, carry: Any) -> Any:
+        return step(jnp.where(index < before, first + index, full_end + index - before), carry, True)
 
     return lax.fori_loop(0, before + end - full_end, masked_step, carry)
 
@@ -70,26 +86,27 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
         q = load_block(inputs.q, n, head, i, q_size)
 
         def step(j: Array, carry: tuple[Array, Array, Array], masked: bool) -> tuple[Array, Array, Array]:
-            top, total, sums = carry
-            at = Place(n, head, i, j)
+            row_max, total, value_sums = carry
+            place = Place(n, head, i, j)
             k = load_block(inputs.k, n, key_head, j, k_size)
-            tile = scores(plan, inputs, at, dot(plan, q, k, b_transposed=True), *tile_tokens(plan, inputs, at), masked)
-            new_top = jnp.maximum(top, jnp.max(tile.logits, axis=1))
-            shift = jnp.where(new_top == -jnp.inf, 0.0, new_top)
+            products = dot(plan, q, k, b_transposed=True)
+            tile = scores(plan, inputs, place, products, *tile_tokens(plan, inputs, place), masked)
+            new_max = jnp.maximum(row_max, jnp.max(tile.logits, axis=1))
+            finite_max = jnp.where(new_max == -jnp.inf, 0.0, new_max)
             # All sums so far are relative to the maximum so far: they shrink where the tile has a larger one.
-            weights, shrink = jnp.exp(tile.logits - shift[:, None]), jnp.exp(top - shift)
+            weights, shrink = jnp.exp(tile.logits - finite_max[:, None]), jnp.exp(row_max - finite_max)
             total = total * shrink + jnp.sum(weights, axis=1)  # before dropout, which does not change the divisor
             weights = weights if tile.keep is None else weights * tile.keep
-            part = dot(plan, weights.astype(q.dtype), load_block(inputs.v, n, key_head, j, k_size))
-            return new_top, total, sums * shrink[:, None] + part
+            tile_sums = dot(plan, weights.astype(q.dtype), load_block(inputs.v, n, key_head, j, k_size))
+            return new_max, total, value_sums * shrink[:, None] + tile_sums
 
         zeros = jnp.zeros(q_size, jnp.float32)
         carry = (zeros - jnp.inf, zeros, jnp.zeros((q_size, dim), jnp.float32))
-        top, total, sums = loop(inputs, n, i, plan.counts[1], step, carry)
-        blind = total == 0
-        divisor = jnp.where(blind, 1.0, total)
-        o_ref[n, head, pl.ds(i * q_size, q_size)] = (sums / divisor[:, None]).astype(q.dtype)
-        lse_ref[n, head, pl.ds(i * q_size, q_size)] = jnp.where(blind, -jnp.inf, top + jnp.log(divisor))
+        row_max, total, value_sums = loop(inputs, n, i, plan.counts[1], step, carry)
+        sees_nothing = total == 0
+        divisor = jnp.where(sees_nothing, 1.0, total)
+        o_ref[n, head, pl.ds(i * q_size, q_size)] = (value_sums / divisor[:, None]).astype(q.dtype)
+        lse_ref[n, head, pl.ds(i * q_size, q_size)] = jnp.where(sees_nothing, -jnp.inf, row_max + jnp.log(divisor))
 
     outputs = (
         jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype),
@@ -130,22 +147,32 @@ class QueryBlock(NamedTuple):
     mean: Array
 
 
-def load_query(inputs: Inputs, rows: Rows, at: Place, size: int) -> QueryBlock:
+def load_query_block(inputs: Inputs, rows: Rows, place: Place, size: int) -> QueryBlock:
     """Load one block of queries; lse and mean get an axis that broadcasts over the keys of the tile."""
-    q, d_output, lse, mean = (load_block(x, at.n, at.head, at.i, size) for x in (inputs.q, *rows))
-    across = lambda x: x[None, :] if at.transposed else x[:, None]
-    return QueryBlock(q, d_output, across(lse), across(mean))
+    q, d_output, lse, mean = (load_block(x, place.n, place.head, place.i, size) for x in (inputs.q, *rows))
+    with_key_axis = lambda x: x[None, :] if place.transposed else x[:, None]
+    return QueryBlock(q, d_output, with_key_axis(lse), with_key_axis(mean))
 
 
-def gradients(
-    plan: Plan, inputs: Inputs, at: Place, query: QueryBlock, k: Array, v: Array, masked: bool
+def tile_gradients(
+    plan: Plan, inputs: Inputs, place: Place, queries: QueryBlock, k: Array, v: Array, masked: bool
 ) -> TileGradients:
-    """Return the weights, gradients and tokens of a tile."""
-    factors = ((k, query.q), (v, query.d_output)) if at.transposed else ((query.q, k), (query.d_output, v))
+    """Return the weights, gradients and tokens of a tile.
+
+    Args:
+        plan: static settings.
+        inputs: references to the inputs.
+        place: place of the tile.
+        queries: its block of queries.
+        k: its keys, `(size, D)`.
+        v: its values, `(size, D)`.
+        masked: whether the tile may have masked pairs.
+    """
+    factors = ((k, queries.q), (v, queries.d_output)) if place.transposed else ((queries.q, k), (queries.d_output, v))
     products, d_weights = (dot(plan, *pair, b_transposed=True) for pair in factors)
-    tokens = tile_tokens(plan, inputs, at)
-    tile = scores(plan, inputs, at, products, *tokens, masked)
-    return TileGradients(*scores_gradient(tile, query.lse, d_weights, query.mean), tokens)
+    tokens = tile_tokens(plan, inputs, place)
+    tile = scores(plan, inputs, place, products, *tokens, masked)
+    return TileGradients(*scores_gradient(tile, queries.lse, d_weights, queries.mean), tokens)
 
 
 def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
@@ -156,12 +183,12 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H
         reverse, head, n = (pl.program_id(axis) for axis in range(3))
         i = plan.counts[0] - 1 - reverse  # where causal, the blocks with the most work first
         key_head = lax.div(head, plan.group)
-        query = load_query(inputs, rows, Place(n, head, i, i), q_size)
+        queries = load_query_block(inputs, rows, Place(n, head, i, i), q_size)
 
         def step(j: Array, d_q: Array, masked: bool) -> Array:
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
-            tile = gradients(plan, inputs, Place(n, head, i, j), query, k, v, masked)
-            return d_q + dot(plan, tile.d_scores.astype(k.dtype), k)
+            gradients = tile_gradients(plan, inputs, Place(n, head, i, j), queries, k, v, masked)
+            return d_q + dot(plan, gradients.d_scores.astype(k.dtype), k)
 
         d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
         dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
@@ -179,19 +206,20 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
         j, key_head, n = (pl.program_id(axis) for axis in range(3))
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
-        def of_head(g: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            head = key_head * plan.group + g
+        def head_step(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            head = key_head * plan.group + index
 
             def step(i: Array, carry: tuple[Array, ...], masked: bool) -> tuple[Array, ...]:
-                d_k, d_v, *d_bias = carry
-                at = Place(n, head, i, j, transposed=True)
-                query = load_query(inputs, rows, at, q_size)
-                tile = gradients(plan, inputs, at, query, k, v, masked)
-                d_v = d_v + dot(plan, tile.weights.astype(v.dtype), query.d_output)
-                d_k = d_k + dot(plan, tile.d_scores.astype(k.dtype), query.q)
-                return d_k, d_v, *(x + jnp.sum(tile.d_logits, axis=1) for x in d_bias)
+                d_k, d_v, *d_bias = carry  # d_bias: one array if there is a key bias, else none
+                place = Place(n, head, i, j, transposed=True)
+                queries = load_query_block(inputs, rows, place, q_size)
+                gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
+                d_v = d_v + dot(plan, gradients.weights.astype(v.dtype), queries.d_output)
+                d_k = d_k + dot(plan, gradients.d_scores.astype(k.dtype), queries.q)
+                return d_k, d_v, *(x + jnp.sum(gradients.d_logits, axis=1) for x in d_bias)
 
-            # Keys and values sum over the heads that share them; a key bias differs by head, so each begins at 0.
+            # Gradients of keys and values are summed over the heads that share them. A key bias differs by head, so its
+            # gradient begins at 0 for each.
             bias_zeros = [jnp.zeros(k_size, jnp.float32) for _ in d_bias_refs]
             d_k, d_v, *d_bias = loop(inputs, n, j, plan.counts[0], step, (*carry, *bias_zeros))
             for ref, x in zip(d_bias_refs, d_bias, strict=True):
@@ -199,7 +227,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
             return d_k, d_v
 
         zeros = jnp.zeros((k_size, dim), jnp.float32)
-        d_k, d_v = lax.fori_loop(0, plan.group, of_head, (zeros, zeros))
+        d_k, d_v = lax.fori_loop(0, plan.group, head_step, (zeros, zeros))
         dk_ref[n, key_head, pl.ds(j * k_size, k_size)] = (d_k * plan.options.scale).astype(dk_ref.dtype)
         dv_ref[n, key_head, pl.ds(j * k_size, k_size)] = d_v.astype(dv_ref.dtype)
 

@@ -21,9 +21,9 @@ from jax import lax
 from jax.sharding import AxisType
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.contiguous import aligned
+from pejax._attention.core.consecutive import common_shift
 from pejax._attention.core.masks import check_orders
-from pejax._attention.core.operands import Layout, Operands, refuse_pairs
+from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.elementwise import Elementwise, cut
 from pejax._encoding import Params
@@ -97,7 +97,7 @@ class Kernels(NamedTuple):
 
     Attributes:
         ways: `(static, operands) -> ways`: one, or one for positions that allow diagonals and one for others.
-        call: `(static, way, operands, shift) -> call`, with `k_j - q_i = j - i + shift` where the way is "diagonals".
+        call: `(static, way, operands, shift) -> call`, with `p_j - p_i = j - i + shift` where the way is "diagonals".
         blockwise: `(static, operands, primals) -> outputs`, differentiable, without kernels.
     """
 
@@ -164,8 +164,8 @@ def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Calla
     ways = kernels.ways(static, operands)
     if len(ways) == 1 or static.layout.in_order:
         return run_way(ways[0], jnp.int32(0))
-    holds, shift = aligned(static.layout, operands)
-    return lax.cond(holds, *(functools.partial(run_way, way) for way in ways), shift)
+    shift, exists = common_shift(static.layout, operands)
+    return lax.cond(exists, *(functools.partial(run_way, way) for way in ways), shift)
 
 
 def ways_to_bias(
@@ -227,7 +227,7 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
         operands: the operands to check.
         types: names of the types of q, k and v that the kernels support.
     """
-    refuse_pairs(operands)
+    refuse_pair_arrays(operands)
     if operands.shared.relative_values is not None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
     if operands.shared.bias is not None and operands.shared.distance_bias is None:

@@ -52,7 +52,7 @@ def forward(
 
     def kernel(first: Any, last: Any, refs: Refs, output: Any, lse: Any, top: Any, total: Any, sums: Any) -> None:
         grid = [pl.program_id(axis) for axis in range(4)]
-        at, seen = _by_queries(plan, operands, first, last, *grid)
+        place, seen = _by_queries(plan, operands, first, last, *grid)
 
         @pl.when(grid[3] == 0)
         def start() -> None:
@@ -62,7 +62,7 @@ def forward(
 
         @pl.when(seen)
         def add() -> None:
-            logits, _ = tile_logits(plan, refs, at)
+            logits, _ = tile_logits(plan, refs, place)
             new = jnp.maximum(top[...], jnp.max(logits, axis=0, keepdims=True))
             shift = jnp.where(new == -jnp.inf, 0.0, new)
             weights, shrink = jnp.exp(logits - shift), jnp.exp(top[...] - shift)
@@ -97,7 +97,7 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *rest: Any) -> None:
         d_made, (sums, *skewed) = rest[0], rest[len(outputs) - 1 :]
         grid = [pl.program_id(axis) for axis in range(4)]
-        at, seen = _by_queries(plan, operands, first, last, *grid)
+        place, seen = _by_queries(plan, operands, first, last, *grid)
 
         @pl.when(grid[3] == 0)
         def start() -> None:
@@ -111,13 +111,13 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
 
         @pl.when(seen)
         def add() -> None:
-            _, d_logits, _ = _score_gradients(plan, refs, at)
+            _, d_logits, _ = _score_gradients(plan, refs, place)
             sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
             if name == "diagonals":
                 found = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
-                d_made[0, 0, pl.ds(diagonal_of(plan, at.i, at.j), 1), :] += found
+                d_made[0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += found
             elif name == "numbers":
-                d_made[0, 0] += numbers_gradient(plan, refs, at, placed_only(plan, refs, d_logits))
+                d_made[0, 0] += numbers_gradient(plan, refs, place, placed_only(plan, refs, d_logits))
 
         @pl.when(grid[3] == blocks - 1)
         def finish() -> None:
@@ -137,7 +137,7 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
     def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *rest: Any) -> None:
         *d_bias, k_sums, v_sums = rest
         grid = [pl.program_id(axis) for axis in range(5)]
-        at, seen = _by_keys(plan, operands, first, last, *grid)
+        place, seen = _by_keys(plan, operands, first, last, *grid)
 
         @pl.when((grid[3] == 0) & (grid[4] == 0))
         def start() -> None:
@@ -151,7 +151,7 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
 
         @pl.when(seen)
         def add() -> None:
-            weights, d_logits, d_capped = _score_gradients(plan, refs, at)
+            weights, d_logits, d_capped = _score_gradients(plan, refs, place)
             for ref in d_bias:
                 ref[0, 0] += sums_of_keys(d_capped)
             q, d_output = refs["q"][0, 0], refs["d_output"][0, 0]
@@ -170,10 +170,10 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
 
 
 def _score_gradients(
-    plan: Plan, refs: Refs, at: Place
+    plan: Plan, refs: Refs, place: Place
 ) -> tuple[Float[Array, "S T"], Float[Array, "S T"], Float[Array, "S T"]]:
     """Return the weights before dropout, and the gradients of `scale·q·k + bias` and of the logits after the cap."""
-    logits, cap_derivative = tile_logits(plan, refs, at)
+    logits, cap_derivative = tile_logits(plan, refs, place)
     weights = jnp.exp(logits - refs["lse"][0, 0])
     d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
     d_capped = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])

@@ -96,15 +96,15 @@ class Place(NamedTuple):
     j: Any
 
 
-def tile_logits(plan: Plan, refs: Refs, at: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"] | None]:
+def tile_logits(plan: Plan, refs: Refs, place: Place) -> tuple[Float[Array, "S T"], Float[Array, "S T"] | None]:
     """Return the logits, -inf where the key is not seen, and their cap_derivative where there is a soft cap."""
     options, cap_derivative = plan.options, None
     logits = options.scale * product(options, refs["k"][0, 0], refs["q"][0, 0], (1, 1))
     bias = None
     if "diagonals" in refs:
-        bias = tile_bias(plan, refs["diagonals"][0, pl.ds(diagonal_of(plan, at.i, at.j), 1), :])
+        bias = tile_bias(plan, refs["diagonals"][0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :])
     elif plan.inside is not None:
-        bias = plan.inside(numbers_of(refs, at), relative_of(plan, refs))
+        bias = plan.inside(numbers_of(refs, place), relative_of(plan, refs))
     if bias is not None:
         logits = logits + placed_only(plan, refs, bias)
     if options.soft_cap is not None:
@@ -130,11 +130,11 @@ def sums_of_keys(d_logits: Float[Array, "S T"]) -> Float[Array, "1 S"]:
     return lax.dot_general(ones, d_logits, contract, precision=lax.Precision.HIGHEST)[:1]
 
 
-def numbers_of(refs: Refs, at: Place) -> list[Array]:
+def numbers_of(refs: Refs, place: Place) -> list[Array]:
     """Return the numbers that the bias of this head reads."""
     if "numbers" not in refs:
         return []
-    return [refs["numbers"][at.head, number] for number in range(refs["numbers"].shape[1])]
+    return [refs["numbers"][place.head, number] for number in range(refs["numbers"].shape[1])]
 
 
 def relative_of(plan: Plan, refs: Refs) -> tuple[Int[Array, "S T"], ...]:
@@ -143,11 +143,11 @@ def relative_of(plan: Plan, refs: Refs) -> tuple[Int[Array, "S T"], ...]:
     return tuple(difference(*_field(plan, refs, name)) for name in axes)
 
 
-def numbers_gradient(plan: Plan, refs: Refs, at: Place, d_bias: Float[Array, "S T"]) -> Float[Array, "1 L"]:
+def numbers_gradient(plan: Plan, refs: Refs, place: Place, d_bias: Float[Array, "S T"]) -> Float[Array, "1 L"]:
     """Return the gradients of the numbers that the bias reads, the first of the lanes."""
     inside: Any = plan.inside
     relative = relative_of(plan, refs)
-    _, pull = jax.vjp(lambda numbers: inside(numbers, relative), numbers_of(refs, at))
+    _, pull = jax.vjp(lambda numbers: inside(numbers, relative), numbers_of(refs, place))
     lane = lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
     parts = [jnp.where(lane == number, d, 0.0) for number, d in enumerate(pull(d_bias)[0])]
     return functools.reduce(jnp.add, parts)

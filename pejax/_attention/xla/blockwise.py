@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.options import Options
-from pejax._attention.core.reference import Pairs
+from pejax._attention.core.reference import PairArrays
 from pejax._attention.xla.blocks import (
     Head,
     Terms,
@@ -57,10 +57,10 @@ def blockwise_head(
     k_tokens: TokenPositions,
     key_bias: Float[Array, " S"] | None,
     dropout: Dropout | None,
-    pairs: Pairs,
+    pair_arrays: PairArrays,
 ) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output of one head and the log-sum-exp of each row, as `dense_head` does."""
-    del pairs
+    del pair_arrays  # None: `refuse_pair_arrays` comes first
     # `bias` is the same bias for any positions; the other two are its faster forms, which this loop does not use.
     hooks = replace(hooks, distance_bias=None, relative_keys=None)
     return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout))

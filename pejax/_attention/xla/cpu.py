@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from pejax._attention.core.contiguous import constant_shift, may_be_consecutive
+from pejax._attention.core.consecutive import constant_shift, may_be_consecutive
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import Layout, Operands, bind_hooks, refuse_pairs
+from pejax._attention.core.operands import Layout, Operands, bind_hooks, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
@@ -77,7 +77,7 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
     The rest of this module has the operands with heads after tokens, as the caller gave them: q `(N, T, H, D)`, k and v
     `(N, S, K, D)`. Moving the heads to the front would copy them.
     """
-    refuse_pairs(operands)
+    refuse_pair_arrays(operands)
     n, groups, heads, t, d = operands.q.shape
     by_token = operands._replace(
         q=jnp.moveaxis(operands.q, 3, 1).reshape(n, t, groups * heads, d),
