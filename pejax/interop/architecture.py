@@ -14,8 +14,8 @@ class Part(NamedTuple):
     """A part of a model; an architecture gives its name in the file.
 
     Attributes:
-        path: path of our module or parameter.
-        shape: shape of the tensor in the file. A bias has the first axis alone.
+        path: path of our module or parameter, such as "attention.qkv"; for a part of a layer, from the layer on.
+        shape: shape of the tensor in the file, in the letters of `PARTS`. A bias has the first axis alone.
         in_layer: whether every layer has one; its name then holds `{n}`.
     """
 
@@ -30,33 +30,40 @@ ENDS = {
     "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
     "head_bias": ("head.bias", "V"), "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
 }  # fmt: skip
+"""Paths and shapes of the parts of a text model outside its layers."""
+
 LAYER = {
-    # attention, of Transformer-XL with u, v_r and w_r; cross-attention
+    # attention and cross-attention; Transformer-XL's has u, v_r and w_r, too
     "q": ("attention.qkv", "H·D C"), "k": ("attention.qkv", "K·D C"), "v": ("attention.qkv", "K·D C"),
     "qkv": ("attention.qkv", "(H+2K)·D C"), "o": ("attention.out", "C H·D"), "q_norm": ("attention.norm_q", "D"),
     "k_norm": ("attention.norm_k", "D"), "sinks": ("attention.sinks", "H"), "u": ("attention.position.heads.u", "H D"),
     "v_r": ("attention.position.heads.v", "H D"), "w_r": ("attention.position.heads.w_r", "C H D"),
     "cross_q": ("cross.q", "H·D C"), "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"),
     "cross_o": ("cross.out", "C H·D"),
-    # an MLP with M inner channels, E experts, norms and factors of branches
+    # MLP of M inner channels, router of E experts, factors of branches, norms
     "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
     "router": ("mlp.router", "E C"), "scale_attention": ("scale_attention", "C"), "scale_mlp": ("scale_mlp", "C"),
     **{name: (name, "C") for branch in ("attention", "cross", "mlp")
        for name in (f"norm_{branch}", f"norm_{branch}_after", f"norm_{branch}_sum")},
 }  # fmt: skip
+"""Paths and shapes of the parts of a layer."""
+
 VISION = {
     "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
     "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
     "frequencies": ("attention.position.frequencies", "2 layers H D/2"),
 }  # fmt: skip
+"""Paths and shapes of the parts that only a vision transformer has; its layers are those of `LAYER`."""
+
 PARTS = {
     **{name: Part(*part) for name, part in ENDS.items()},
     **{name: Part(*part, in_layer=True) for name, part in LAYER.items()},
     **{name: Part(*part) for name, part in VISION.items()},
 }
-"""The parts of a model by name: the ends of a text model, a layer, what a vision transformer has outside its layers.
+"""The parts of a model by name.
 
-V is the vocabulary, C the width, L the trained length, H and K are the heads and key heads, D their channels.
+In shapes V is the vocabulary, C the width, L the trained length, R the number of registers, M the inner channels of an
+MLP, E the number of experts; H and K are the numbers of heads and key heads, D is the number of their channels.
 """
 
 
@@ -69,8 +76,9 @@ class Architecture(NamedTuple):
             `{e}` of the expert, `{h}` of the head where every head has a norm of its own. In a model of two stacks the
             parts of a stack begin with `encoder.` or `decoder.`.
         prefix: prefix of all tensor names (`model.`), which some files leave out. "" = no prefix.
-        inside: naming schemes of files of several towers, each a map from prefixes of our names to those in the file;
-            the first that fits is used. () = as in `names`, or without `prefix`.
+        inside: where the names may lie in a file of several towers, such as a vision tower beside the text model. Each
+            entry maps prefixes of `names` to those in the file; the first that fits a tensor is used. () = `names` as
+            they are, or without `prefix`.
         inert: keys of config.json that change nothing at any value, in addition to `pejax.interop.config.INERT`.
         neutral: keys of config.json that the architecture does not read, and the value at which they change nothing; at
             any other value they are refused. In addition to `pejax.interop.config.NEUTRAL`.
@@ -80,12 +88,13 @@ class Architecture(NamedTuple):
             first, then all keys, then all values.
         skipped_rows: number of rows before the first position in the table of positions; in vision transformers, they
             are added to CLS and the registers.
-        padding: default of `pad_token_id`, where the first position is in the row after it. None = `skipped_rows` says
-            where.
-        batched: whether tokens and tables of positions of a vision transformer have a first axis of length 1.
-        flat_patches: whether the kernel of the patches is a linear layer, not a convolution.
+        padding: default of `pad_token_id` in architectures whose first position is in the row after that of this id, as
+            in RoBERTa. None = the first position is in the row after the `skipped_rows`.
+        batched: whether CLS, registers and tables of positions of a vision transformer have a first axis of length 1 in
+            the file.
+        flat_patches: whether the kernel of the patches in the file is that of a linear layer, not of a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
-        experts: the form of the tensors of experts, as in `pejax.interop.experts.expert_slot`.
+        experts: "each" = every expert has tensors of its own; "stacked" = one tensor holds all experts (gpt-oss).
         copies: tensors that repeat another one, in files that have such copies: name of the copy -> of the original.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
@@ -114,10 +123,9 @@ class Architecture(NamedTuple):
 
 def of_encoder(architecture: Architecture) -> Architecture:
     """Return the architecture of an encoder-decoder's encoder alone."""
-    alone = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
-    return architecture._replace(
-        names=alone(architecture.names), by_layer=lambda layer: alone(architecture.by_layer(layer))
-    )
+    without_stack = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
+    by_layer = lambda layer: without_stack(architecture.by_layer(layer))
+    return architecture._replace(names=without_stack(architecture.names), by_layer=by_layer)
 
 
 def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:

@@ -18,7 +18,7 @@ from pejax.interop.source import (
     name_of,
     open_source,
     read_config,
-    skipped_rows,
+    tables_with_skipped_rows,
     tokens_with_rows,
 )
 from pejax.interop.stacks import ModelConfig, stacks
@@ -121,8 +121,9 @@ def describe(source: Source) -> list[str]:
         lines.append(f"tied: yes, unless {source.head_copy} differs from the table of token vectors")
     lines += _carried(source)
     lines += [f"copy of {original}: {name}" for name, original in source.copies.items()]
-    lines += [f"carried: the first {one.start} rows of {one.tensor}" for one in skipped_rows(source)]
-    return lines + [f"added: its row of the table of positions, to {one.tensor}" for one in tokens_with_rows(source)]
+    tables, tokens = tables_with_skipped_rows(source), tokens_with_rows(source)
+    lines += [f"carried: the first {table.start} rows of {table.tensor}" for table in tables]
+    return lines + [f"added: its row of the table of positions, to {token.tensor}" for token in tokens]
 
 
 def _carried(source: Source) -> list[str]:

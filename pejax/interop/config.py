@@ -55,7 +55,7 @@ ACTIVATIONS = {
 """Activations: the names of config.json, and ours."""
 
 REQUIRED: Any = object()
-"""The default of a key that must be there."""
+"""Stands in place of a default: the key must be there."""
 
 
 class Config:
@@ -167,35 +167,35 @@ class Config:
         return value
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Return the numbers of a list."""
+        """Return the value of a key that is a list of numbers."""
         values = self(key)
         if not isinstance(values, list | tuple) or not all(map(_is_number, values)):
             raise ValueError(f"{self.where}: {key} must be a list of numbers, got {values!r}"[:400])
         return tuple(map(float, values))
 
     def flag(self, key: str, default: Any = REQUIRED) -> bool:
-        """Return true or false."""
+        """Return the value of a key that is true or false."""
         value = self(key, default)
         if not isinstance(value, bool):
             raise ValueError(f"{self.where}: {key} must be true or false, got {value!r}")
         return value
 
     def object(self, key: str) -> dict[str, Any]:
-        """Return an object, empty where the key is absent."""
+        """Return the value of a key that is an object, empty where the key is absent."""
         value = self(key, {})
         if not isinstance(value, dict):
             raise ValueError(f"{self.where}: {key} must be an object, got {value!r}")
         return value
 
     def activation(self, key: str, default: Any = REQUIRED) -> str:
-        """Return our name of an activation."""
+        """Return our name (`ACTIVATIONS`) of the activation that a key names."""
         value = self(key, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise ValueError(f"{self.where}: {key} must be one of {', '.join(ACTIVATIONS)}, got {value!r}")
         return ACTIVATIONS[value]
 
     def must(self, key: str, *allowed: Any) -> None:
-        """Raise ValueError for an unsupported value; the first allowed value is the default."""
+        """Raise ValueError unless the value of a key is allowed; an absent key has the first allowed one."""
         value = self(key, allowed[0])
         if value not in allowed:
             raise ValueError(f"{self.where}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")
@@ -220,16 +220,16 @@ class Config:
         unread = {key: value for key, value in unread.items() if not ignored(self.path + key)}
         for key, value in unread.items():
             if key in REFUSED:
-                shown = str(value)[:80]
-                raise ValueError(f"{self.where}: {key} must be absent, because {REFUSED[key]}, got {shown}")
+                reason = REFUSED[key]
+                raise ValueError(f"{self.where}: {key} must be absent, because {reason}, got {str(value)[:80]}")
             if key in neutral and value != neutral[key]:
                 rule = f"{key} must be {neutral[key]!r}, because it is not read"
                 raise ValueError(f"{self.where}: {rule}, got {str(value)[:80]}{self._way_out([key])}")
         unread = {key: value for key, value in unread.items() if key not in neutral}
         if unread:
-            named = ", ".join(f"{key} = {str(value)[:40]}" for key, value in sorted(unread.items()))
+            entries = ", ".join(f"{key} = {str(value)[:40]}" for key, value in sorted(unread.items()))
             rule = "every key must be read or be known to change nothing"
-            raise ValueError(f"{self.where}: {rule}, got {named}{self._way_out(sorted(unread))}")
+            raise ValueError(f"{self.where}: {rule}, got {entries}{self._way_out(sorted(unread))}")
 
     def _way_out(self, keys: Sequence[str]) -> str:
         """Return the end of an error: the argument that leaves these keys unread."""

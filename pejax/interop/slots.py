@@ -82,23 +82,25 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
     model = empty_model(config)
     single_stack = "layers" if isinstance(config, ViTConfig) else "stack"
     # The first name in a parameter's path tells the stack that it is in, and the prefix of that stack's parts.
-    sides = {side.removesuffix(".") or single_stack: (side, stack) for side, stack in stacks(config).items()}
+    stack_of = {prefix.removesuffix(".") or single_stack: (prefix, stack) for prefix, stack in stacks(config).items()}
     slots = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
-        side, stack = sides.get(str(path[0]), ("", None))
+        stack_prefix, stack = stack_of.get(str(path[0]), ("", None))
         if stack is None or "layers" not in path[:2]:
-            slots.append(_model_slot(config, architecture, side, path, variable.shape))
+            slots.append(_model_slot(config, architecture, stack_prefix, path, variable.shape))
             continue
-        body_name, in_layer = str(path[path.index("layers") + 1]), path[path.index("blocks") + 1 :]
+        # The layers of the first body are in `layers.blocks`, those of body n in `layers.body_n.blocks`.
+        body_name, path_in_layer = str(path[path.index("layers") + 1]), path[path.index("blocks") + 1 :]
         layers = model.layers if isinstance(model, ViT) else getattr(model, str(path[0])).layers
         body = layers.bodies[0 if body_name == "blocks" else int(body_name.removeprefix("body_"))]
         for row, layer in enumerate(body.layers):
-            names = _layer_names(architecture, side, stack.layers[layer], layer)
-            if in_layer[-1] == "frequencies":
+            names = _layer_names(architecture, stack_prefix, stack.layers[layer], layer)
+            if path_in_layer[-1] == "frequencies":  # RoPE-Mixed: one tensor of the file holds those of all layers
                 name = _name(names, "frequencies")
                 pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.layers))
             else:
-                pieces, layout = _in_layer(stack.layers[layer], architecture, in_layer, names, variable.shape[1:])
+                shape = variable.shape[1:]
+                pieces, layout = _layer_pieces(stack.layers[layer], architecture, path_in_layer, names, shape)
             slots.append(Slot(path, row, pieces, layout))
     return slots
 
@@ -115,18 +117,26 @@ def _part(path: tuple[Any, ...]) -> str:
 
 
 def _model_slot(
-    config: ModelConfig, architecture: Architecture, side: str, path: tuple[Any, ...], shape: tuple[int, ...]
+    config: ModelConfig, architecture: Architecture, stack_prefix: str, path: tuple[Any, ...], shape: tuple[int, ...]
 ) -> Slot:
-    """Return the slot of a parameter outside the layers; `side` is the prefix of the parts of its stack."""
+    """Return the slot of a parameter outside the layers.
+
+    Args:
+        config: config of the model.
+        architecture: architecture of the file.
+        stack_prefix: prefix of the parts of its stack: "", "encoder." or "decoder.".
+        path: path of the parameter in the model's state.
+        shape: shape of the parameter.
+    """
     leaf = str(path[-1])
     if isinstance(config, ViTConfig):
-        named = lambda part, suffix="": _name(architecture.names, part) + suffix
-        piece, layout, added = vision_pieces(config, architecture, path, shape, named)
+        tensor_name = lambda part, suffix="": _name(architecture.names, part) + suffix
+        piece, layout, added = vision_pieces(config, architecture, path, shape, tensor_name)
         return Slot(path, None, (piece,), layout, added)
-    part = _part(("stack", *path[1:]) if side else path)
+    part = _part(("stack", *path[1:]) if stack_prefix else path)
     if part == "head_bias" and part not in architecture.names:
         part = "head"
-    name = _name(architecture.names, side + part) + SUFFIXES.get(leaf, ".weight")
+    name = _name(architecture.names, stack_prefix + part) + SUFFIXES.get(leaf, ".weight")
     if leaf == "kernel" or part == "relative":
         return Slot(path, None, (_matrix(name, shape, in_out=False),), TRANSPOSED)
     if part == "position":
@@ -140,41 +150,52 @@ Names: TypeAlias = Mapping[str, str]
 """The names of one layer's tensors by part, without suffixes; `{e}` is the number of an expert."""
 
 
-def _layer_names(architecture: Architecture, side: str, layer: LayerConfig, number: int) -> Names:
+def _layer_names(architecture: Architecture, stack_prefix: str, layer: LayerConfig, number: int) -> Names:
     """Return the names of a layer's tensors: its number filled in, the prefix of its stack left out of the parts."""
     names = {**architecture.names, **architecture.by_layer(layer)}
     fill = lambda name: name.replace("{n}", str(number))
-    return {part.removeprefix(side): fill(name) for part, name in names.items() if part.startswith(side)}
+    of_stack = {part: name for part, name in names.items() if part.startswith(stack_prefix)}
+    return {part.removeprefix(stack_prefix): fill(name) for part, name in of_stack.items()}
 
 
-def _in_layer(
-    layer: LayerConfig, architecture: Architecture, own: tuple[Any, ...], names: Names, shape: tuple[int, ...]
+def _layer_pieces(
+    layer: LayerConfig, architecture: Architecture, path: tuple[Any, ...], names: Names, shape: tuple[int, ...]
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of a parameter of one layer; `own` is its path in the layer, `shape` its shape there."""
-    leaf, part = str(own[-1]), _part(own)
-    named = lambda part: _name(names, part) + SUFFIXES.get(leaf, ".weight")
-    if isinstance(layer.mlp, MoEConfig) and own[0] == "mlp" and part != "router":
+    """Return pieces and layout of a parameter of one layer.
+
+    Args:
+        layer: config of the layer.
+        architecture: architecture of the file.
+        path: path of the parameter in the layer.
+        names: names of the layer's tensors.
+        shape: shape of the parameter in one layer, not stacked.
+    """
+    leaf, part = str(path[-1]), _part(path)
+    tensor_name = lambda part: _name(names, part) + SUFFIXES.get(leaf, ".weight")
+    if isinstance(layer.mlp, MoEConfig) and path[0] == "mlp" and part != "router":
         return expert_slot(layer.mlp, architecture.experts, part, leaf, partial(_name, names), shape)
-    if architecture.by_head and own[0] == "attention":
+    if architecture.by_head and path[0] == "attention":
         return by_head_slot(layer.attention, part, partial(_name, names), shape)
     if part == "qkv":
-        return _qkv(layer.attention, architecture, "qkv" in names, named, shape)
+        return _qkv(layer.attention, architecture, "qkv" in names, tensor_name, shape)
     if part == "cross_kv" and layer.cross is not None:
-        return _qkv(layer.cross, architecture, False, lambda letter: named(f"cross_{letter}"), shape, ours="kv")
+        cross_name = lambda letter: tensor_name(f"cross_{letter}")
+        return _qkv(layer.cross, architecture, False, cross_name, shape, ours="kv")
     if part in ("gate", "up") and layer.mlp.gated and "gate_up" in names:
         *inputs, hidden = shape  # of a kernel (C, hidden), or of a bias (hidden,)
         start = hidden * (part == "up")  # the file's tensor holds gate, then up
-        piece = Piece(named("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
+        piece = Piece(tensor_name("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
         return (piece,), TRANSPOSED if inputs else SAME
-    if "{h}" in named(part):
-        return tuple(whole(named(part).format(h=head), *shape[1:]) for head in range(shape[0])), STACKED
+    name = tensor_name(part)
+    if "{h}" in name:
+        return tuple(whole(name.format(h=head), *shape[1:]) for head in range(shape[0])), STACKED
     if leaf != "kernel":
-        return (whole(named(part), *shape),), SAME
-    return (_matrix(named(part), shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
+        return (whole(name, *shape),), SAME
+    return (_matrix(name, shape, architecture.in_out),), SAME if architecture.in_out else TRANSPOSED
 
 
 def _name(names: Names, part: str, e: int = 0) -> str:
-    """Return the name of a part in the file, of expert `e` where experts have tensors of their own."""
+    """Return the name of a part in the file, of the expert of number `e` where experts have tensors of their own."""
     if part not in names:
         raise ValueError(f"names must have an entry for {part}, got none")
     return names[part].replace("{e}", str(e))
@@ -189,26 +210,31 @@ def _qkv(
     attention: AttentionConfig,
     architecture: Architecture,
     joined: bool,
-    named: Callable[[str], str],
+    tensor_name: Callable[[str], str],
     shape: tuple[int, ...],
     ours: str = "qkv",
 ) -> tuple[tuple[Piece, ...], Layout]:
-    """Return pieces and layout of our joint kernel or bias; `ours` names the letters that it joins.
+    """Return pieces and layout of our joint kernel or bias of queries, keys and values.
 
-    In the file, queries, keys and values are one tensor if `joined`, else one tensor each. `named` returns a
-    tensor's name by its letter, or by "qkv".
+    Args:
+        attention: config of the attention.
+        architecture: architecture of the file.
+        joined: whether queries, keys and values are one tensor in the file, too, and not one each.
+        tensor_name: function from "q", "k" or "v", or from "qkv" if they are joined, to the name of the tensor.
+        shape: shape of our parameter.
+        ours: what our parameter joins: "qkv", or "kv" in cross-attention.
     """
     is_kernel = len(shape) == 2
     letters = "".join(letter for letter in ours if is_kernel or letter in attention.bias)
     transposed = is_kernel and not architecture.in_out
     if joined and architecture.qkv_by_head:
-        return (_matrix(named("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
+        return (_matrix(tensor_name("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
     layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed)
-    sizes = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
-    tensor_shape = lambda size: (size,) if not is_kernel else (size, shape[0]) if transposed else (shape[0], size)
+    rows = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
+    tensor_shape = lambda count: (count,) if not is_kernel else (count, shape[0]) if transposed else (shape[0], count)
     if not joined:
-        return tuple(whole(named(letter), *tensor_shape(sizes[letter])) for letter in letters), layout
-    ends = dict(zip("qkv", itertools.accumulate(sizes[letter] for letter in "qkv"), strict=True))
+        return tuple(whole(tensor_name(letter), *tensor_shape(rows[letter])) for letter in letters), layout
+    ends = dict(zip("qkv", itertools.accumulate(rows[letter] for letter in "qkv"), strict=True))
     joint_shape, axis = tensor_shape(ends["v"]), int(is_kernel and not transposed)
-    piece_of = lambda letter: Piece(named("qkv"), joint_shape, axis, ends[letter] - sizes[letter], ends[letter])
+    piece_of = lambda letter: Piece(tensor_name("qkv"), joint_shape, axis, ends[letter] - rows[letter], ends[letter])
     return tuple(map(piece_of, letters)), layout

@@ -57,7 +57,7 @@ class Source:
 
     @property
     def architecture(self) -> Architecture:
-        """The entry of the table of architectures; if the file has only the encoder of a pair, that of the encoder."""
+        """The architecture of the file; if it has only the encoder of an encoder-decoder, that of the encoder."""
         architecture = architecture_of(self.config_json)
         is_encoder = isinstance(self.config, TransformerConfig) and "encoder.norm" in architecture.names
         return of_encoder(architecture) if is_encoder else architecture
@@ -72,14 +72,16 @@ class Source:
         """The slots of all parameters, with the names of the file."""
         prefixes = prefixes_in(self.architecture, self.tensors)
 
-        def in_file(piece: Piece) -> Piece:
+        def with_file_name(piece: Piece) -> Piece:
             name = with_prefix(piece.tensor, prefixes)
             old_names = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
             return piece._replace(tensor=old_names[0] if old_names and old_names[0] in self.tensors else name)
 
-        slots = model_slots(self.config, self.architecture)
-        added = lambda slot: None if slot.added is None else in_file(slot.added)
-        return [slot._replace(pieces=tuple(map(in_file, slot.pieces)), added=added(slot)) for slot in slots]
+        renamed = []
+        for slot in model_slots(self.config, self.architecture):
+            added = None if slot.added is None else with_file_name(slot.added)
+            renamed.append(slot._replace(pieces=tuple(map(with_file_name, slot.pieces)), added=added))
+        return renamed
 
 
 def name_of(config: Mapping[str, Any]) -> str:
@@ -138,8 +140,8 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     shapes = expected_shapes(source.slots)
     source = replace(source, tensors={name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in shapes.items()})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])
-    rows_before = lambda table: (*table.shape[: table.axis], table.start, table.shape[-1])
-    carried = {table.tensor: zeros(rows_before(table)) for table in skipped_rows(source)}
+    shape_before = lambda table: (*table.shape[: table.axis], table.start, table.shape[-1])
+    carried = {table.tensor: zeros(shape_before(table)) for table in tables_with_skipped_rows(source)}
     carried |= {token.tensor: zeros(token.shape) for token in tokens_with_rows(source)}
     return replace(source, carried=carried)
 
@@ -159,7 +161,7 @@ def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None 
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
     source = Source(config, read_config(config, (), sizes), tensors, {}, ignored=tuple(ignore))
-    _check_tensors(source, file, lambda name: file, "its metadata")
+    _check_tensors(source, file, lambda name: file, described_by="its metadata")
     return source, read
 
 
@@ -196,36 +198,41 @@ def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | 
     else:
         source = _text_source(config, model_config, architecture, tensors)
     source = replace(source, ignored=tuple(ignore))
-    _check_tensors(source, directory, lambda name: directory / tensors[name].file, "config.json")
+    _check_tensors(source, directory, lambda name: directory / tensors[name].file, described_by="config.json")
     return source
 
 
 def _text_source(
     config: Mapping[str, Any],
-    own: TextConfig,
+    model_config: TextConfig,
     architecture: Architecture,
     tensors: Mapping[str, Tensor],
 ) -> Source:
-    """Return the source of a text model, without the parts that the file lacks: the decoder of a pair, or the head.
+    """Return the source of a text model, without what the file lacks: the decoder of an encoder-decoder, or the head.
 
-    `own` is the config of the whole model, as config.json describes it.
+    Args:
+        config: content of config.json.
+        model_config: config of the whole model, as config.json describes it.
+        architecture: architecture of the whole model.
+        tensors: file, type and shape of every tensor, by name.
     """
-    if isinstance(own, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
-        own = own.encoder
+    if isinstance(model_config, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
+        model_config = model_config.encoder
     prefixes = prefixes_in(architecture, tensors)
-    weight = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
-    has_no_prefix = prefixes == {architecture.prefix: ""}
-    head = head_stack(own).head
-    if head is not None and weight("head") not in tensors:
-        is_trunk = _names_trunk(config) or (has_no_prefix and not head.tied and "dense" not in architecture.names)
+    weight_name = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
+    lacks_prefix = prefixes == {architecture.prefix: ""}  # a trunk that was saved alone, without the class around it
+    head = head_stack(model_config).head
+    if head is not None and weight_name("head") not in tensors:
+        is_trunk = _names_trunk(config) or (lacks_prefix and not head.tied and "dense" not in architecture.names)
         # A head that the file lacks is tied, unless the file is a trunk's. A config.json that states tying decides.
         states_tying = "tie_word_embeddings" in config
         head = None if is_trunk else head if states_tying else replace(head, tied=True)
-    if "dense" in architecture.names and weight("dense") not in tensors:
+    if "dense" in architecture.names and weight_name("dense") not in tensors:
         head = None
-    copied = weight("head") in tensors and head is not None and head.tied
+    head_is_copy = weight_name("head") in tensors and head is not None and head.tied
+    head_copy = weight_name("head") if head_is_copy else None
     copies = {copy: original for copy, original in architecture.copies.items() if copy in tensors}
-    return Source(config, with_head(own, head), tensors, {}, weight("head") if copied else None, copies)
+    return Source(config, with_head(model_config, head), tensors, {}, head_copy, copies)
 
 
 def _names_trunk(config: Mapping[str, Any]) -> bool:
@@ -255,8 +262,8 @@ def carried_tensors(source: Source) -> list[str]:
     return [name for name in unused if (pattern and re.search(pattern, name)) or ignored(name)]
 
 
-def skipped_rows(source: Source) -> list[Piece]:
-    """Return the tables whose first rows, before the start of the piece, are carried."""
+def tables_with_skipped_rows(source: Source) -> list[Piece]:
+    """Return the pieces of tables of positions whose rows before the start of the piece are carried."""
     pieces = [slot.pieces[0] for slot in source.slots if slot.path[-1] == "table_0"]
     return [piece for piece in pieces if piece.start]
 
@@ -277,14 +284,14 @@ def copies_of(source: Source) -> dict[str, str]:
     return {**source.copies, **head}
 
 
-def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], described: str) -> None:
+def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *, described_by: str) -> None:
     """Raise ValueError for a missing, extra, misshapen or mistyped tensor.
 
     Args:
         source: source to check.
         path: folder or file, named in the error for a missing tensor.
-        file: function that returns the file of a tensor, named in the other errors.
-        described: name of the config or metadata that determines the shapes.
+        file_of: function from the name of a tensor to its file, named in the other errors.
+        described_by: name of the config or metadata that determines the shapes, named in errors.
     """
     expected, tensors = expected_shapes(source.slots), source.tensors
     expected |= {copy: expected[original] for copy, original in copies_of(source).items()}
@@ -297,16 +304,16 @@ def _check_tensors(source: Source, path: Path, file: Callable[[str], Path], desc
     if heads and not isinstance(source.config, ViTConfig):
         name, match = next(iter(heads.items()))
         rule = f"ignore=({name[: match.end()] + '*'!r},) loads the model without it"
-        raise ValueError(f"{file(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
+        raise ValueError(f"{file_of(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
     if extra:
         way_out = f"ignore={(extra[0].rpartition('.')[0] + '.*',)} carries such tensors unused"
-        raise ValueError(f"{file(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}; {way_out}")
+        raise ValueError(f"{file_of(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}; {way_out}")
     for name, shape in expected.items():
         tensor = tensors[name]
         if tensor.shape != shape:
-            raise ValueError(f"{file(name)}: {name} must have shape {shape} per {described}, got {tensor.shape}")
+            raise ValueError(f"{file_of(name)}: {name} must have shape {shape} per {described_by}, got {tensor.shape}")
         if tensor.dtype not in FLOATS:
-            raise ValueError(f"{file(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
+            raise ValueError(f"{file_of(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
 
 
 def _more(names: Sequence[str]) -> str:

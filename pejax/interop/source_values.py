@@ -8,7 +8,7 @@ import numpy as np
 
 from pejax.interop.config import Config
 from pejax.interop.files import Reader
-from pejax.interop.source import Source, carried_tensors, skipped_rows, table_name, tokens_with_rows
+from pejax.interop.source import Source, carried_tensors, table_name, tables_with_skipped_rows, tokens_with_rows
 from pejax.interop.stacks import head_stack, with_head
 from pejax.models import ViTConfig
 
@@ -27,8 +27,8 @@ def with_values(source: Source, read: Reader) -> Source:
         source = _untied(source)
     _check_values(source, read)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, one.before)) for one in skipped_rows(source)}
-    carried |= {one.tensor: np.array(read(one.tensor, ())) for one in tokens_with_rows(source)}
+    carried |= {table.tensor: np.array(read(table.tensor, table.before)) for table in tables_with_skipped_rows(source)}
+    carried |= {token.tensor: np.array(read(token.tensor, ())) for token in tokens_with_rows(source)}
     return replace(source, carried=carried)
 
 

@@ -19,7 +19,7 @@ from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, only_finite, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, copies_of, open_source, skipped_rows
+from pejax.interop.source import Source, copies_of, open_source, tables_with_skipped_rows
 from pejax.interop.source_values import with_values
 from pejax.interop.stacks import ModelConfig, map_stacks, stacks
 from pejax.interop.vision_slots import without_row
@@ -74,21 +74,23 @@ def load(
     source, read = open_source(Path(path), ignore, config)
     source = with_values(source, read)
     read = only_finite(read) if finite else read
-    own = map_stacks(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
-    graph, state = nnx.split(empty_model(own))
-    layers = [layer for stack in stacks(own).values() for layer in stack.layers]
-    placed = {} if mesh is None else shardings(state, layers, mesh)
-    by_path = defaultdict(list)
+    model_config = map_stacks(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
+    graph, state = nnx.split(empty_model(model_config))
+    layers = [layer for stack in stacks(model_config).values() for layer in stack.layers]
+    sharding_of = {} if mesh is None else shardings(state, layers, mesh)
+    slots_of = defaultdict(list)
     for slot in source.slots:
-        by_path[slot.path].append(slot)
-    flat = []
-    for name, variable in nnx.to_flat_state(state):
-        slots, shape = by_path[name], variable.shape
+        slots_of[slot.path].append(slot)
+    variables = []
+    for path_in_model, variable in nnx.to_flat_state(state):
+        slots, shape = slots_of[path_in_model], variable.shape
         values = partial(values_in, slots, shape, kept_type(params, slots, source.tensors), read)
-        everything = (slice(None),) * len(shape)
-        array = on_devices(shape, placed[name], values) if placed else jnp.asarray(values(everything))
-        flat.append((name, variable.replace(array)))
-    return nnx.merge(graph, nnx.from_flat_state(flat)), source
+        if sharding_of:
+            array = on_devices(shape, sharding_of[path_in_model], values)
+        else:
+            array = jnp.asarray(values((slice(None),) * len(shape)))
+        variables.append((path_in_model, variable.replace(array)))
+    return nnx.merge(graph, nnx.from_flat_state(variables)), source
 
 
 def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str], source: Source) -> None:
@@ -109,25 +111,26 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     """
     config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
-    makers = defaultdict(list)
+    slots_of = defaultdict(list)  # of each tensor, with the number of its piece in the slot
     for slot in source.slots:
         for number, piece in enumerate(slot.pieces):
-            makers[piece.tensor].append((slot, number))
-    before, copies = {one.tensor: one.before for one in skipped_rows(source)}, copies_of(source)
+            slots_of[piece.tensor].append((slot, number))
+    rows_before = {table.tensor: table.before for table in tables_with_skipped_rows(source)}
+    copies = copies_of(source)
 
     def values(name: str) -> np.ndarray:
         tensor = source.tensors[name]
-        if name not in makers and name not in copies:
+        if name not in slots_of and name not in copies:
             return source.carried[name]
         value = np.empty(tensor.shape, FLOATS[tensor.dtype])
-        if name in before:
-            value[before[name]] = source.carried[name]
-        for slot, number in makers[copies.get(name, name)]:
-            own = np.asarray(params[slot.path][...])
-            part = slot.layout.split(own if slot.row is None else own[slot.row])[number]
+        if name in rows_before:
+            value[rows_before[name]] = source.carried[name]
+        for slot, number in slots_of[copies.get(name, name)]:
+            array = np.asarray(params[slot.path][...])
+            piece = slot.layout.split(array if slot.row is None else array[slot.row])[number]
             if slot.added is not None:
-                part = without_row(part, source.carried[name], source.carried[slot.added.tensor][slot.added.index])
-            value[slot.pieces[number].index] = _narrowed(name, part, value.dtype)
+                piece = without_row(piece, source.carried[name], source.carried[slot.added.tensor][slot.added.index])
+            value[slot.pieces[number].index] = _narrowed(name, piece, value.dtype)
         return value
 
     write_folder(Path(directory), config, source.tensors, values)
@@ -135,22 +138,23 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:
     """Return the config.json of a model: as in the source, with the extension that the model was loaded with."""
-    ours, theirs = map(_saved, (model.config, source.config))
-    changed = [one.name for one in fields(theirs) if getattr(ours, one.name, None) != getattr(theirs, one.name)]
-    if type(ours) is type(theirs) and not changed:
+    model_config, source_config = map(_storable, (model.config, source.config))
+    names = [config_field.name for config_field in fields(source_config)]
+    changed = [name for name in names if getattr(model_config, name, None) != getattr(source_config, name)]
+    if type(model_config) is type(source_config) and not changed:
         return source.config_json
     rule = "a saved model must have the config of its source, but for extensions"
-    if type(ours) is not type(theirs):
-        raise ValueError(f"{rule}, got a {type(ours).__name__}")
-    if _without_extensions(ours) != _without_extensions(theirs):
+    if type(model_config) is not type(source_config):
+        raise ValueError(f"{rule}, got a {type(model_config).__name__}")
+    if _without_extensions(model_config) != _without_extensions(source_config):
         raise ValueError(f"{rule}, got another {' and '.join(changed)}")
-    if isinstance(ours, TransformerConfig) and isinstance(theirs, TransformerConfig):
-        return extended_config(source.config_json, theirs, ours)
+    if isinstance(model_config, TransformerConfig) and isinstance(source_config, TransformerConfig):
+        return extended_config(source.config_json, source_config, model_config)
     raise ValueError(f"config.json of {source.name} cannot hold an extension, got another {changed[0]}")
 
 
-def _saved(config: ModelConfig) -> ModelConfig:
-    """Return the config without settings that are not saved."""
+def _storable(config: ModelConfig) -> ModelConfig:
+    """Return the config with the defaults of settings that no file stores: `dtype` and `stochastic_depth`."""
     config = map_stacks(config, lambda stack: replace(stack, dtype="float32"))
     return replace(config, stochastic_depth=0.0) if isinstance(config, ViTConfig) else config
 
