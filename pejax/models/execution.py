@@ -20,6 +20,7 @@ REMAT: dict[str, Any] = {
     "products": jax.checkpoint_policies.save_only_these_names(REMAT_NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+"""Values of `Execution.remat`, and the policies of `jax.checkpoint` that say which arrays of a layer are kept."""
 
 
 @checked_fields
@@ -34,7 +35,7 @@ class Execution:
         batch: mesh axes that the batch is split over.
         heads: mesh axis that heads are split over.
         sequence: mesh axis that tokens are split over (context parallelism).
-        remat: recomputation in the backward pass: "none", only norms and activations; "products", everything except the
+        remat: what the backward pass recomputes: "none", norms and activations only; "products", everything except the
             outputs of linear layers and attention; "full", everything, from the state before each layer.
         local: whether parameters are replicated and each device runs all layers on its shard of the batch without
             communication; gradients are then summed over the devices once, after the last layer.
@@ -96,15 +97,15 @@ class Execution:
         is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
         spec = lambda axis: PartitionSpec() if axis < 0 else PartitionSpec(*axis * [None], self.batch)
         leaf_axes = jax.tree.leaves(jax.tree.broadcast(axes, operands))
-        arrays = [leaf for leaf, held in zip(leaves, is_array, strict=True) if held]
-        specs = [spec(axis) for axis, held in zip(leaf_axes, is_array, strict=True) if held]
+        arrays = [leaf for leaf, passed in zip(leaves, is_array, strict=True) if passed]
+        specs = [spec(axis) for axis, passed in zip(leaf_axes, is_array, strict=True) if passed]
 
-        def on_shard(arrays: list[Array]) -> Array:
-            following = iter(arrays)
-            filled = [next(following) if held else leaf for leaf, held in zip(leaves, is_array, strict=True)]
-            return layers(Execution(remat=self.remat), tree.unflatten(filled))
+        def run_shard(shards: list[Array]) -> Array:
+            next_shard = iter(shards)
+            local = [next(next_shard) if passed else leaf for leaf, passed in zip(leaves, is_array, strict=True)]
+            return layers(Execution(remat=self.remat), tree.unflatten(local))
 
-        return jax.shard_map(on_shard, mesh=self.mesh, in_specs=(specs,), out_specs=spec(0), check_vma=False)(arrays)
+        return jax.shard_map(run_shard, mesh=self.mesh, in_specs=(specs,), out_specs=spec(0), check_vma=False)(arrays)
 
     def scan(
         self, steps: Sequence[Callable], x: Array, layers: Sequence[Any], *, first: int = 0
@@ -116,7 +117,7 @@ class Execution:
             x: states before the first layer.
             layers: one pytree per layer of the pattern, with a leading axis of repetitions: the parameters, caches and
                 factors of the layers at that place.
-            first: the number of the first layer in the model.
+            first: the number of the first layer in the model, for subclasses that collect results by layer.
 
         Returns:
             The states after the last layer, and the outputs of the layers at each place of the pattern, stacked.

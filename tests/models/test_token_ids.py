@@ -76,7 +76,7 @@ def test_masks_that_are_refused():
     call = lambda mask, **more: lambda: model(IDS, attention_mask=mask, **more)
     refused(TypeError, "an array of booleans (B, T) or None, got float32", call(jnp.zeros((3, 6))))
     refused(ValueError, "got int32 (3, 5) beside ids (3, 6)", call(MASK[:, 1:]))
-    refused(ValueError, "got 0 to 2: numbers of documents are segment_ids", call(2 * MASK))
+    refused(ValueError, "got 0 to 2: numbers of documents belong in segment_ids", call(2 * MASK))
     message = "at most one of segment_ids, tokens, attention_mask may be given"
     refused(ValueError, message, call(MASK, segment_ids=MASK))
     refused(ValueError, message, call(MASK, tokens=TokenPositions(jnp.arange(6))))

@@ -26,7 +26,7 @@ from pejax._encoding import Extent, adapt
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
 from pejax.models.execution import Execution
-from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache
+from pejax.models.parts.attention import CrossContext, KeysValues
 from pejax.models.parts.text_ends import Embedding, TextHead
 from pejax.models.sharding import position_variables
 from pejax.models.stack.cross_positions import cross_encoding
@@ -160,7 +160,7 @@ class EncoderDecoder(nnx.Module):
 
         split = [nnx.split(self.decoder.layers.stacked(body)) for body in self.decoder.layers.bodies]
         keys = [jax.vmap(functools.partial(source_keys_values, static))(params) for static, params in split]
-        layers = tuple(LayerCache(own.own, cross) for own, cross in zip(cache.layers, keys, strict=True))
+        layers = tuple(layer._replace(cross=cross) for layer, cross in zip(cache.layers, keys, strict=True))
         return cache._replace(layers=layers)
 
     def cached(

@@ -36,7 +36,9 @@ TOKEN_STD = 0.02
 
 
 def images_to_patches(images: Float[Array, "B height width channels"], patch: int) -> Float[Array, "B T pixels"]:
-    """Cut images into T patches, in raster order. The patch² · channels numbers of one go by row, column, channel.
+    """Cut images into T patches, in raster order.
+
+    Each has patch² · channels numbers, ordered by row, column, channel.
 
     Args:
         images: sides must be multiples of the patch, in pixels.
@@ -60,7 +62,12 @@ class ViT(Layered):
         config: config of the model.
         cls: the learned CLS token, `(1, C)`; None = no CLS.
         registers: the learned registers, `(R, C)`; None = no registers.
+        patch: the linear layer from the numbers of a patch to its vector.
+        embed_norm: the norm before the first layer; None = no norm.
         layers: the layers.
+        norm: the norm after the last layer; None = no norm.
+        head: the linear layer to logits; None = no head.
+        distilled_head: the head that reads the first register (DeiT); None = no such head.
         dims: the dims that the encoding of the first layer was made for.
         encoding: the encoding of the first layer, whose `embed` is applied to the patches.
         position: the encoding's parameters that all layers share. The parameters of single layers are in `layers`,
@@ -122,9 +129,9 @@ class ViT(Layered):
         Args:
             images: floating point, channels last; or images of several sizes, as `pejax.patchify` returns them. Their
                 padding is not attended to, and has no part in a mean of patches.
-            positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
+            positions: (row, column) of each of T patches in raster order, in patches; None = its place in the image.
             extent: grid (rows, columns), in patches, that the encoding adapts to, or grids `(B, 2)`, one per image;
-                None = each image's own grid.
+                None = rows and columns of each image.
             train: whether stochastic depth drops branches; no effect if `config.stochastic_depth` is 0.
             key: draws the branches to drop; required if branches are dropped, otherwise not used.
             execution: device mesh, sharding and rematerialization.
@@ -171,16 +178,16 @@ class ViT(Layered):
         train: bool,
         key: Array | None,
         execution: Execution,
-    ) -> Float[Array, "B T C"]:
-        """Return the states of all tokens after the last layer, before the norm."""
+    ) -> Float[Array, "B N C"]:
+        """Return the states of all N tokens after the last layer, before the norm."""
         config = self.config
-        pixels, grid, positions, segments = self._cut(images, positions)
+        pixels, grid, positions, segments = self._patches(images, positions)
         batch, patch_count = pixels.shape[:2]
         if positions.shape not in ((patch_count, 2), (batch, patch_count, 2)):
             shapes = f"({patch_count}, 2) or ({batch}, {patch_count}, 2)"
             raise ValueError(f"positions must be {shapes}, got {positions.shape}")
-        dropping = train and config.stochastic_depth > 0.0
-        if dropping and key is None:
+        drops_branches = train and config.stochastic_depth > 0.0
+        if drops_branches and key is None:
             raise ValueError(f"stochastic_depth={config.stochastic_depth} needs a key while training, got None")
         extent = read_grids(grid if extent is None else extent, (batch,), axes=2)
         if not isinstance(extent, tuple) and np.ndim(extent):  # known only at run time, or one per image
@@ -195,25 +202,31 @@ class ViT(Layered):
         x, tokens = self._with_prefix(x, TokenPositions(positions, segment_ids=segments))
         chex.assert_shape(x, (batch, self.prefix + patch_count, config.width))
         x = normed(self.embed_norm, x)
-        # The layers fill in the parameters of their encodings.
+        # {}: each layer fills in the shared parameters of its own encoding.
         context = LayerContext({}, tokens, extent, execution=execution)
         shared = self.shared_params()
-        x, _ = self.layers(execution.shard_states(x), context, shared=shared, key=key if dropping else None)
+        x, _ = self.layers(execution.shard_states(x), context, shared=shared, key=key if drops_branches else None)
         return x
 
-    def _cut(self, images: Array | Patches, positions: Array | None) -> tuple[Array, Extent, Array, Array | None]:
-        """Return pixels `(B, T, N)`, the grid or grids, positions, and segments of patches; None = no padding."""
+    def _patches(self, images: Array | Patches, positions: Array | None) -> tuple[Array, Extent, Array, Array | None]:
+        """Return the numbers, grids, positions and segments of the patches.
+
+        Returns:
+            Numbers `(B, T, patch² · channels)`; one grid, or grids `(B, 2)`; positions `(T, 2)` or `(B, T, 2)`; and
+            segments `(B, T)`, 0 in padding, None = no padding.
+        """
         config = self.config
         if isinstance(images, Patches):
-            pixels, where, extent = images
-            batch, tokens, numbers = pixels.shape
-            shapes = [(batch, tokens, 2), (batch, tokens), (batch, 2)]
-            found = [() if one is None else np.shape(one) for one in (where.positions, where.segment_ids, extent)]
-            if not batch or numbers != config.patch**2 * config.channels or found != shapes:
+            pixels, tokens, extent = images
+            batch, length, numbers = pixels.shape
+            expected = [(batch, length, 2), (batch, length), (batch, 2)]
+            arrays = tokens.positions, tokens.segment_ids, extent
+            shapes = [() if array is None else np.shape(array) for array in arrays]
+            if not batch or numbers != config.patch**2 * config.channels or shapes != expected:
                 rule = f"patches must be (B, T, {config.patch**2 * config.channels})"
-                raise ValueError(f"{rule} with positions, segments, grids {shapes}, got {pixels.shape} and {found}")
-            check_within(where, extent, axes=2)
-            return pixels, extent, where.positions if positions is None else positions, where.segment_ids
+                raise ValueError(f"{rule} with positions, segments, grids {expected}, got {pixels.shape} and {shapes}")
+            check_within(tokens, extent, axes=2)
+            return pixels, extent, tokens.positions if positions is None else positions, tokens.segment_ids
         batch, height, width, channels = images.shape
         if not batch:
             raise ValueError(f"images must be at least one, got shape {images.shape}")
@@ -223,37 +236,42 @@ class ViT(Layered):
         positions = grid_positions(*grid) if positions is None else positions
         return images_to_patches(images, config.patch), grid, positions, None
 
-    def _embed(self, x: Float[Array, "B P C"], positions: Array, extent: Extent) -> Float[Array, "B P C"]:
+    def _embed(self, x: Float[Array, "B T C"], positions: Array, extent: Extent) -> Float[Array, "B T C"]:
         """Return the patches after the encoding's `embed`, at one grid or at the grid of each image."""
-        encoding, own, params = self.encoding, self.encoding.embed, self.encoding_params()
-        if own is None:
+        encoding, hook, params = self.encoding, self.encoding.embed, self.encoding_params()
+        if hook is None:
             return x
+        embed = lambda grid, x, positions: hook(adapt(encoding, params, grid), x, positions)
         if encoding.adapt is None or is_one_extent(extent, axes=2):
-            return own(adapt(encoding, params, extent), x, positions)
-        embed = lambda grid, x, where: own(adapt(encoding, params, grid), x, where)
+            return embed(extent, x, positions)
         return jax.vmap(embed)(extent, x, positions)
 
     def _with_prefix(
-        self, x: Float[Array, "B P C"], patches: TokenPositions
-    ) -> tuple[Float[Array, "B T C"], TokenPositions]:
-        """Return the patches with CLS and registers before them, and positions: the new tokens have none."""
+        self, x: Float[Array, "B T C"], patches: TokenPositions
+    ) -> tuple[Float[Array, "B N C"], TokenPositions]:
+        """Return CLS, registers and patches as N tokens, and their positions: CLS and registers have none."""
         if not self.prefix:
             return x, patches
         positions, segments = patches.positions, patches.segment_ids
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
-        prefix = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
-        # Positions are finite; `has_position` says where these count.
+        prefix_states = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
+        # An array of positions has a number for every token; `has_position` says which of them are positions.
         placeholders = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
         has_position = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
         if segments is not None:  # the prefix belongs to the image
-            own = jnp.broadcast_to(segments[:, :1], (len(segments), self.prefix))
-            segments = jnp.concatenate([own, segments], axis=1)
-        where = jnp.concatenate([placeholders, positions], axis=-2)
-        tokens = TokenPositions(where, has_position=has_position, segment_ids=segments)
-        return jnp.concatenate([prefix, x], axis=1), tokens
+            prefix_segments = jnp.broadcast_to(segments[:, :1], (len(segments), self.prefix))
+            segments = jnp.concatenate([prefix_segments, segments], axis=1)
+        positions = jnp.concatenate([placeholders, positions], axis=-2)
+        tokens = TokenPositions(positions, has_position=has_position, segment_ids=segments)
+        return jnp.concatenate([prefix_states, x], axis=1), tokens
 
-    def _pool(self, x: Float[Array, "B T C"], segments: Array | None) -> Float[Array, "B N"]:
-        """Return the head's input in float32: the normalized CLS token, the mean of the normalized patches, or both."""
+    def _pool(self, x: Float[Array, "B N C"], segments: Array | None) -> Float[Array, "B inputs"]:
+        """Return the head's input in float32: the normalized CLS token, the mean of the normalized patches, or both.
+
+        Args:
+            x: states of all tokens, before the norm.
+            segments: segments of the patches, `(B, T)`; patches of segment 0 are not counted. None = all are.
+        """
         counted = None if segments is None else (segments != 0)[..., None]
         cls = lambda: normed(self.norm, x[:, 0].astype(jnp.float32))
         mean = lambda: jnp.mean(normed(self.norm, x[:, self.prefix :].astype(jnp.float32)), axis=1, where=counted)

@@ -96,7 +96,7 @@ def _token_axes(tokens: TokenPositions, axes: int) -> Any:
 
 
 def _extent_axis(extent: Extent) -> int:
-    """Return the batch axis of an extent: 0 for one length per example, else -1."""
+    """Return the batch axis of an extent: 0 for one length or grid per example, else -1."""
     return -1 if isinstance(extent, tuple) or jnp.ndim(extent) == 0 else 0
 
 
@@ -111,11 +111,11 @@ class LayerCache(NamedTuple):
     """The keys and values that a layer stores between the steps of decoding.
 
     Attributes:
-        own: keys and values of self-attention, in the slots of the cache.
+        self_attention: keys and values of self-attention, in the slots of the cache.
         cross: keys and values of cross-attention, which do not change; None = no cross-attention.
     """
 
-    own: KeysValues
+    self_attention: KeysValues
     cross: KeysValues | None = None
 
 
@@ -139,8 +139,9 @@ class SelfAttention(nnx.Module):
         self.config, self.dims, self.encoding = attention, dims, encoding
         q_columns, group_columns = dims.heads * dims.head_dim, dims.heads // dims.kv_heads * dims.head_dim
         columns = q_columns + 2 * dims.kv_heads * dims.head_dim
-        columns_of_group = ((group_columns, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))
-        biased = tuple((size, name in attention.bias) for size, name in columns_of_group)
+        # A group of columns: the queries of one key head, then its key and its value.
+        group_sizes = ((group_columns, "q"), (dims.head_dim, "k"), (dims.head_dim, "v"))
+        biased = tuple((size, name in attention.bias) for size, name in group_sizes)
         self.qkv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
         self.out = linear(q_columns, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
         self.norm_q, self.norm_k = (_qk_norm(attention, heads) for heads in (dims.heads, dims.kv_heads))
@@ -155,10 +156,10 @@ class SelfAttention(nnx.Module):
         params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
-        rolling = context.rolling
+        step = context.rolling
         # A cached key may be rotated once and for all, unless later steps give it another position.
-        rotated = cache is not None and caches_rotated_keys(encoding) and not (rolling and rolling.rolling.renumber)
-        if rotated:
+        keys_are_rotated = cache is not None and caches_rotated_keys(encoding) and not (step and step.rolling.renumber)
+        if keys_are_rotated:
             k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
         run = functools.partial(
             attend,
@@ -166,7 +167,7 @@ class SelfAttention(nnx.Module):
             params=params,
             extent=context.extent,
             axes=dims.axes,
-            keys_are_rotated=rotated,
+            keys_are_rotated=keys_are_rotated,
             embedded=True,
             attention=context.execution.attention,
             sharding=context.execution.sharding,
@@ -174,8 +175,8 @@ class SelfAttention(nnx.Module):
             scale=dims.scale,
             soft_cap=self.config.soft_cap,
         )
-        if cache is not None and rolling is not None:
-            output, cache = self._rolled(run, rolling, q, KeysValues(k, v), cache)
+        if cache is not None and step is not None:
+            output, cache = self._attend_rolling(run, step, q, KeysValues(k, v), cache)
             return self.out(output.reshape(*x.shape[:2], -1)), cache
         if cache is not None and context.cache_start is not None:
             write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
@@ -197,22 +198,32 @@ class SelfAttention(nnx.Module):
         """The logits of the attention sinks."""
         return None if self.sinks is None else self.sinks[...]
 
-    def _rolled(
+    def _attend_rolling(
         self, run: Callable[..., Any], step: RollingStep, q: Array, new: KeysValues, cache: KeysValues
     ) -> tuple[Float[Array, "B T H D"], KeysValues]:
-        """Return attention over a rolling cache, part by part, and the cache with the new keys and values."""
-        after = KeysValues(*(write_slots(*pair, step.written) for pair in zip(cache, new, strict=True)))
+        """Return attention over a rolling cache, part by part, and the cache with the new keys and values.
+
+        Args:
+            run: `attend` with everything bound but queries, keys, values, positions, window and sink.
+            step: the parts of attention, and the slots that are written.
+            q: queries of the new tokens, `(B, T, H, D)`.
+            new: keys and values of the new tokens.
+            cache: keys and values in the slots before this step.
+        """
+        k, v = (write_slots(slots, rows, step.written) for slots, rows in zip(cache, new, strict=True))
+        new_cache = KeysValues(k, v)
 
         def attend_to(part: Part, **options: Any) -> Any:
             window = min((size for size in (part.window, self.config.window) if size is not None), default=None)
             positions = {"positions": part.tokens, "k_positions": part.k_tokens}
-            keys_values = (keys_of(part, step.rolling.first, *rows) for rows in zip(cache, new, after, strict=True))
+            states = zip(cache, new, new_cache, strict=True)  # of keys, then of values
+            keys_values = (keys_of(part, step.rolling.first, *arrays) for arrays in states)
             return run(q, *keys_values, **positions, window=window, **options)
 
         if len(step.parts) == 1:
-            return attend_to(step.parts[0], sink=self._sink), after
+            return attend_to(step.parts[0], sink=self._sink), new_cache
         outputs = [attend_to(part, return_lse=True) for part in step.parts]
-        return with_sink(*merge_attention(outputs), self._sink)[0], after  # the sink counts once for all parts
+        return with_sink(*merge_attention(outputs), self._sink)[0], new_cache  # the sink counts once for all parts
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""

@@ -1,8 +1,8 @@
 """A transformer layer: attention, cross-attention if there is any, and an MLP, each added to its input.
 
-x <- x + scale_1 · attention(norm(x))     a factor per channel and a fixed one; the norms are where `ORDERS` says
+x <- x + scale_1 · attention(norm(x))     scale: LayerScale's factor of each channel, times `branch_scale`
 x <- x + cross_attention(norm(x))         only in the decoder of an encoder-decoder
-x <- x + scale_2 · mlp(norm(x))
+x <- x + scale_2 · mlp(norm(x))           for order "pre"; other orders of `ORDERS` have norms elsewhere
 
 With adaptive norms, a vector c per example gives shift, scale and gate of both branches, `silu(c) @ modulation`:
 
@@ -20,13 +20,13 @@ from jaxtyping import Array, Float
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax.models.configs.layer import ORDERS, LayerConfig, MoEConfig
-from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention
+from pejax.models.parts.attention import CrossAttention, KeysValues, LayerCache, LayerContext, SelfAttention
 from pejax.models.parts.experts import Experts
 from pejax.models.parts.layers import ACTIVATIONS, Mlp, linear, make_norm, modulated, normed
 from pejax.models.sharding import named
 
-DROPPED = ("attention", "mlp")
-"""The branches of a layer that stochastic depth drops."""
+MAIN_BRANCHES = ("attention", "mlp")
+"""The branches that stochastic depth drops, scales multiply and adaptive norms modulate: all but cross-attention."""
 
 
 class LayerKind(NamedTuple):
@@ -81,12 +81,12 @@ class Block(nnx.Module):
         self.attention = SelfAttention(config.attention, dims, kind.encoding, dtype=dtype, rngs=rngs)
         cross = None if config.cross is None or kind.cross is None else (config.cross, *kind.cross)
         self.cross = None if cross is None else CrossAttention(*cross, dtype=dtype, rngs=rngs)
-        made = Experts if isinstance(config.mlp, MoEConfig) else Mlp
-        self.mlp = made(config.mlp, dims.width, dtype=dtype, rngs=rngs)  # pyright: ignore[reportArgumentType]
-        factor = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
-        self.scale_attention = None if config.layer_scale is None else factor(config.layer_scale)
-        self.scale_mlp = None if config.layer_scale is None else factor(config.layer_scale)
-        zeros, size = nnx.initializers.zeros_init(), len(DROPPED) * len(Modulation._fields) * dims.width
+        mlp_class = Experts if isinstance(config.mlp, MoEConfig) else Mlp
+        self.mlp = mlp_class(config.mlp, dims.width, dtype=dtype, rngs=rngs)  # pyright: ignore[reportArgumentType]
+        channel_factors = lambda start: nnx.Param(jnp.full((dims.width,), start, jnp.float32), **named("embed"))
+        self.scale_attention = None if config.layer_scale is None else channel_factors(config.layer_scale)
+        self.scale_mlp = None if config.layer_scale is None else channel_factors(config.layer_scale)
+        zeros, size = nnx.initializers.zeros_init(), len(MAIN_BRANCHES) * len(Modulation._fields) * dims.width
         self.modulation = (
             linear(dims.width, size, ("embed", None), dtype=dtype, rngs=rngs, kernel_init=zeros, bias_init=zeros)
             if config.adaptive
@@ -95,11 +95,12 @@ class Block(nnx.Module):
 
     def _make_norms(self, branch: str, width: int) -> None:
         """Make the norms of a branch; None where its order has none."""
-        before, after, total = ORDERS[self.config.order]
-        shared = branch == "mlp" and self.config.parallel == "one"
-        bare = branch == "attention" and self.config.bare
-        for name, present in (("", before and not shared and not bare), ("_after", after), ("_sum", total)):
-            setattr(self, f"norm_{branch}{name}", make_norm(self.config.norm, width) if present else None)
+        before_branch, after_branch, after_sum = ORDERS[self.config.order]
+        reads_norm_of_attention = branch == "mlp" and self.config.parallel == "one"
+        reads_x = branch == "attention" and self.config.bare
+        before_branch = before_branch and not reads_norm_of_attention and not reads_x
+        for suffix, has_norm in (("", before_branch), ("_after", after_branch), ("_sum", after_sum)):
+            setattr(self, f"norm_{branch}{suffix}", make_norm(self.config.norm, width) if has_norm else None)
 
     def __call__(
         self,
@@ -117,26 +118,27 @@ class Block(nnx.Module):
             factors: factors of both branches, from `drop_factors`; None = 1.
         """
         modulations = self._modulations(context.condition)
-        read = self._read("attention", x, modulations)
-        attended, own = self.attention(read, context, None if cache is None else cache.own)
+        branch_input = self._branch_input("attention", x, modulations)
+        attended, keys_values = self.attention(branch_input, context, None if cache is None else cache.self_attention)
         if self.config.parallel:
-            read = read if self.config.parallel == "one" else normed(self._norm("mlp"), x)
-            x = self._added("attention", x, attended, factors)
-            return self._added("mlp", x, self.mlp(read), factors), _cache(own, None)
-        x = self._added("attention", x, attended, factors, modulations)
-        keys_values = None
+            branch_input = branch_input if self.config.parallel == "one" else normed(self._norm("mlp"), x)
+            x = self._add_branch("attention", x, attended, factors)
+            return self._add_branch("mlp", x, self.mlp(branch_input), factors), _layer_cache(keys_values, None)
+        x = self._add_branch("attention", x, attended, factors, modulations)
+        source_keys_values = None
         if self.cross is not None:
             if context.cross_context is None:
                 raise ValueError("a layer with cross-attention needs the states of an encoder, got cross_context=None")
             states = context.cross_context.states
-            keys_values = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
-            read = normed(self._norm("cross"), x)
-            crossed = self.cross(read, context.cross_context, keys_values, context.execution)  # pyright: ignore[reportArgumentType]
-            x = self._added("cross", x, crossed, None)
-        branch = self.mlp(self._read("mlp", x, modulations))
-        return self._added("mlp", x, branch, factors, modulations), _cache(own, keys_values)
+            source_keys_values = self.cross.keys_values(states) if states is not None else cache.cross  # pyright: ignore[reportOptionalMemberAccess]
+            branch_input = normed(self._norm("cross"), x)
+            attended = self.cross(branch_input, context.cross_context, source_keys_values, context.execution)  # pyright: ignore[reportArgumentType]
+            x = self._add_branch("cross", x, attended, None)
+        branch = self.mlp(self._branch_input("mlp", x, modulations))
+        return self._add_branch("mlp", x, branch, factors, modulations), _layer_cache(keys_values, source_keys_values)
 
     def _norm(self, name: str) -> Callable[[Array], Array] | None:
+        """Return the norm `norm_{name}`; None = there is none."""
         return getattr(self, f"norm_{name}")
 
     def _modulations(self, condition: Float[Array, "B C"] | None) -> dict[str, Modulation]:
@@ -145,15 +147,17 @@ class Block(nnx.Module):
             return {}
         if condition is None:
             raise ValueError("a layer with adaptive norms needs a vector per example, got condition=None")
-        parts = jnp.split(self.modulation.of(ACTIVATIONS["silu"], condition)[:, None], len(DROPPED) * 3, axis=-1)
-        return {name: Modulation(*parts[3 * n : 3 * n + 3]) for n, name in enumerate(DROPPED)}
+        fields = len(Modulation._fields)
+        columns = self.modulation.of(ACTIVATIONS["silu"], condition)[:, None]
+        parts = jnp.split(columns, len(MAIN_BRANCHES) * fields, axis=-1)
+        return {name: Modulation(*parts[n * fields : (n + 1) * fields]) for n, name in enumerate(MAIN_BRANCHES)}
 
-    def _read(self, name: str, x: Array, modulations: dict[str, Modulation]) -> Array:
+    def _branch_input(self, name: str, x: Array, modulations: dict[str, Modulation]) -> Array:
         """Return the input of a branch: x after its norm, modulated."""
-        read = normed(self._norm(name), x)
-        return modulated(read, *modulations[name][:2]) if modulations else read
+        normed_x = normed(self._norm(name), x)
+        return modulated(normed_x, modulations[name].shift, modulations[name].scale) if modulations else normed_x
 
-    def _added(
+    def _add_branch(
         self,
         name: str,
         x: Array,
@@ -161,18 +165,27 @@ class Block(nnx.Module):
         factors: Array | None,
         modulations: dict[str, Modulation] | None = None,
     ) -> Array:
-        """Return x after the branch is added to it, with the norms after branch and sum, its scale and its factors."""
+        """Return x after a branch is added to it.
+
+        Args:
+            name: name of the branch: "attention", "cross" or "mlp".
+            x: states before the branch.
+            branch: its output, before gate, norm and scales.
+            factors: factors of stochastic depth, `(2, B)`; None = 1.
+            modulations: modulation of each branch; {} or None = no adaptive norms.
+        """
         if modulations:
             branch = branch * modulations[name].gate
         branch = normed(self._norm(f"{name}_after"), branch)
         scale = getattr(self, f"scale_{name}", None)
         branch = branch if scale is None else branch * scale[...].astype(branch.dtype)
-        if self.config.branch_scale != 1.0 and name in DROPPED:
+        if self.config.branch_scale != 1.0 and name in MAIN_BRANCHES:
             branch = branch * jnp.asarray(self.config.branch_scale, branch.dtype)
-        if factors is not None and name in DROPPED:
-            branch = branch * factors[DROPPED.index(name), :, None, None].astype(branch.dtype)
+        if factors is not None and name in MAIN_BRANCHES:
+            branch = branch * factors[MAIN_BRANCHES.index(name), :, None, None].astype(branch.dtype)
         return normed(self._norm(f"{name}_sum"), x + branch)
 
 
-def _cache(own: Any, cross: Any) -> LayerCache | None:
-    return None if own is None else LayerCache(own, cross)
+def _layer_cache(keys_values: KeysValues | None, source_keys_values: KeysValues | None) -> LayerCache | None:
+    """Return the cache of a layer from the keys and values of both kinds of attention; None = no cache."""
+    return None if keys_values is None else LayerCache(keys_values, source_keys_values)

@@ -13,11 +13,11 @@ from pejax._encoding import Encoding, Params, merge_params
 from pejax.models.configs.pattern import patterns
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes
-from pejax.models.parts.block import DROPPED, Block, LayerKind
+from pejax.models.parts.block import MAIN_BRANCHES, Block, LayerKind
 
 
 def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> Float[Array, "L 2 B"]:
-    """Return the factors of stochastic depth, per layer, branch (`DROPPED`) and example.
+    """Return the factors of stochastic depth, per layer, branch (`MAIN_BRANCHES`) and example.
 
     A factor is 0 with the probability of its layer, `rate`, else 1/(1 - rate).
 
@@ -33,7 +33,7 @@ def drop_factors(key: Key[Array, ""], rates: Float[Array, " L"], batch: int) -> 
 
     def layer(key: Key[Array, ""], rate: Float[Array, ""]) -> Float[Array, "2 B"]:
         draw = lambda key: jax.random.bernoulli(key, 1.0 - rate, (batch,))
-        return jax.vmap(draw)(jax.random.split(key, len(DROPPED))).astype(jnp.float32) / (1.0 - rate)
+        return jax.vmap(draw)(jax.random.split(key, len(MAIN_BRANCHES))).astype(jnp.float32) / (1.0 - rate)
 
     return jax.vmap(layer)(jax.random.split(key, len(rates)), rates)
 

@@ -27,7 +27,7 @@ class Cache(NamedTuple):
     """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
 
     Attributes:
-        layers: keys and values, one entry per body of `Layers`, `(layers of the body, B, S, K, D)`.
+        layers: keys and values `(layers, B, S, K, D)`, one entry per `Body`: the layers that one program computes.
         tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
         used: number of tokens so far, padding included; without `rolling` the number of filled slots.
         rolling: the tokens that a rolling cache keeps; None = all of them.
@@ -43,24 +43,24 @@ class Stack(Layered):
     """An encoding's `embed`, L blocks and the norms around them: an encoder, or a decoder without its head.
 
     Args:
-        text: the config of the model.
-        encoding: encoding of all layers, made for `text.dims`. None = as `text` says.
+        config: the config of the model.
+        encoding: encoding of all layers, made for `config.dims`. None = as `config` says.
         cross: dims and encoding of cross-attention; None = no cross-attention.
         rngs: random streams that parameters are drawn from.
     """
 
     def __init__(
         self,
-        text: TransformerConfig,
+        config: TransformerConfig,
         encoding: Encoding | None = None,
         *,
         cross: tuple[Dims, Encoding] | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        self.dtype = text.dtype
-        self.embed_norm = make_norm(text.embed_norm, text.width)
-        self._make_layers(text, encoding=encoding, cross=cross, rngs=rngs)
-        self.norm = make_norm(text.norm, text.width)
+        self.dtype = config.dtype
+        self.embed_norm = make_norm(config.embed_norm, config.width)
+        self._make_layers(config, encoding=encoding, cross=cross, rngs=rngs)
+        self.norm = make_norm(config.norm, config.width)
 
     def __call__(
         self,
@@ -119,24 +119,24 @@ class Stack(Layered):
     def _check_rolling(self, rolling: Rolling, count: int, extent: Extent) -> None:
         """Raise ValueError for tokens that a rolling cache cannot take at once."""
         if count > 1 and not (rolling.empty and count <= rolling.slots) and not self.rolls_blocks(rolling, extent):
-            own = ", ".join(named(encoding) for encoding in self.encodings)
+            encodings = ", ".join(named(encoding) for encoding in self.encodings)
             raise ValueError(f"a rolling cache takes one token at a time where the positions of the keys differ from "
                              f"query to query (bands, one extent per query, or tokens counted anew with an encoding "
-                             f"that is not shift invariant), got {count} tokens and {own}")  # fmt: skip
+                             f"that is not shift invariant), got {count} tokens and {encodings}")  # fmt: skip
 
     def _embed(self, x: Array, positions: Array, extent: Extent) -> Array:
         """Return token vectors after `encoding.embed`, adapted to the extent, which may differ from token to token."""
-        embed, params = self.encoding.embed, self.encoding_params()
-        adapted = functools.partial(adapt, self.encoding)
-        if embed is None:
+        hook, params = self.encoding.embed, self.encoding_params()
+        adapt_to = functools.partial(adapt, self.encoding, params)
+        if hook is None:
             return x
         if self.encoding.adapt is None:
-            return embed(adapted(params), x, positions)
+            return hook(adapt_to(), x, positions)
         if isinstance(extent, tuple) or jnp.ndim(extent) == 0:
-            return embed(adapted(params, extent), x, positions)
-        token = lambda extent, x, position: embed(adapted(params, extent), x[None], position[None])[0]
+            return hook(adapt_to(extent), x, positions)
+        embed_token = lambda extent, x, position: hook(adapt_to(extent), x[None], position[None])[0]
         extents = jnp.broadcast_to(jnp.asarray(extent).reshape(x.shape[0], -1), x.shape[:2])
-        return jax.vmap(jax.vmap(token))(extents, x, jnp.broadcast_to(positions, x.shape[:2]))
+        return jax.vmap(jax.vmap(embed_token))(extents, x, jnp.broadcast_to(positions, x.shape[:2]))
 
     def empty_cache(self, batch: int, slots: int | Rolling) -> Cache:
         """Return an empty cache.
@@ -146,7 +146,7 @@ class Stack(Layered):
             slots: number of slots, or the tokens that a rolling cache keeps.
 
         Raises:
-            ValueError: tokens counted anew in a model that adds positions to its input.
+            ValueError: a rolling cache with `renumber` in a model that adds positions to its input.
         """
         rolling = slots if isinstance(slots, Rolling) else None
         if rolling is not None and rolling.renumber and self.encoding.embed is not None:
@@ -171,9 +171,9 @@ def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
         or tokens.order is not None
         or tokens.has_position is not None
     ):
-        given = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
-        got = f"{tokens.positions.dtype} positions, and {', '.join(given) or 'neither'}"
-        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {got}")
+        fields = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
+        received = f"{tokens.positions.dtype} positions, and {', '.join(fields) or 'neither'}"
+        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {received}")
     slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
     if cache.rolling is None and not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
         raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
@@ -188,9 +188,9 @@ def _with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array
 
 def _batched(tokens: TokenPositions, batch: int) -> TokenPositions:
     """Return positions and segment ids `(B, T)` in int32; without segment ids, all tokens are in segment 1."""
-    full = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
+    with_batch = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
     segment_ids = jnp.ones_like(tokens.positions) if tokens.segment_ids is None else tokens.segment_ids
-    return TokenPositions(full(tokens.positions), segment_ids=full(segment_ids))
+    return TokenPositions(with_batch(tokens.positions), segment_ids=with_batch(segment_ids))
 
 
 def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None, name: str = "ids") -> TokenPositions:
@@ -214,12 +214,13 @@ def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None, 
 def masked_tokens(
     ids: Int[Array, "B T"], mask: Int[Array, "B T"] | Bool[Array, "B T"] | None, padding: str | int
 ) -> TokenPositions:
-    """Return the positions of tokens `(B, T)` some of which are padding, as an architecture counts them.
+    """Return the positions of tokens `(B, T)` some of which are padding, counted as an architecture counts them.
 
     Args:
         ids: token ids.
         mask: 1 = a token, 0 = padding. None = not given; then ids that are padding are refused, where they can be seen.
-        padding: `TransformerConfig.padding`.
+        padding: `TransformerConfig.padding`: "counted" = padding takes up positions; an id = all ids but this one are
+            counted; else all tokens of the mask are.
 
     Raises:
         ValueError: a mask of another shape, with other numbers than 0 and 1, or none for ids that are padding.
@@ -248,12 +249,12 @@ def _check_mask(mask: Array, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{rule}, in the shape of ids, {shape}, got {mask.shape}")
     smallest, largest = known_range(mask) or (0, 1)
     if smallest < 0 or largest > 1:
-        raise ValueError(f"{rule}, got {smallest} to {largest}: numbers of documents are segment_ids")
+        raise ValueError(f"{rule}, got {smallest} to {largest}: numbers of documents belong in segment_ids")
 
 
-def _holds(ids: Array, one: int) -> bool:
-    """Return whether an id is among others; False where they are traced."""
+def _holds(ids: Array, token_id: int) -> bool:
+    """Return whether `token_id` is among the ids; False where these are traced."""
     if isinstance(ids, Tracer):
         return False
     with jax.ensure_compile_time_eval():
-        return bool(jnp.any(jnp.equal(ids, one)))
+        return bool(jnp.any(jnp.equal(ids, token_id)))
