@@ -53,7 +53,9 @@ class EvaluateOptions:
 
     extend: str = ""  # context extension beyond the trained length or size, such as none or pi; empty = that of the run
     eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
-    eval_shapes: str = ""  # sizes to sample at, "28,42,28x56" in pixels (dit); empty = those of the run
+    eval_shapes: str = (
+        ""  # sizes to sample at, "28,42,28x56" in pixels, videos "16x28x28" (dit); empty = those of the run
+    )
     eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
     eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
     data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened

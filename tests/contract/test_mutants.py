@@ -41,9 +41,10 @@ from pejax._extensions import base as scaling
 from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
 from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import diffusion, grids, sequence
-from pejax.models.networks import vit
+from pejax.models.networks import dit, vit
 from tests.attention import test_attention, test_attention_errors, test_backends, test_blocks, test_padding
 from tests.contract import test_positions
+from tests.data import test_moving_glyphs
 from tests.encodings import (
     test_alibi,
     test_axes,
@@ -59,9 +60,11 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_proportional
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_patches
+from tests.models import test_dit, test_patches
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_placement
+from train.data.images import moving_glyphs
+from train.dit import measures
 
 
 def alibi_is_its_formula_at_any_distance() -> None:
@@ -125,6 +128,9 @@ MIXED = [
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
     test_rotary.test_mixed_is_the_published_one,
 ]
+VIDEOS = [test_dit.test_positions_of_patches_are_those_of_the_picture_frame_by_frame]
+MOTION = [test_moving_glyphs.test_a_motion_is_constant_and_reflected_at_the_walls]
+LOOPS = [test_moving_glyphs.test_a_video_that_begins_again_is_a_loop_and_a_straight_motion_is_none]
 SIZES = {
     spec: [functools.partial(laws.sizes_in_one_batch_are_each_alone, Case(spec, "image"))]
     for spec in (
@@ -655,6 +661,30 @@ MUTANTS = {
         "range(1, len(sequences) + 1)",
         "range(len(sequences))",
         PLACEMENT,
+    ),
+    "dit: frames in turn": (dit.frame_positions, "jnp.repeat(", "jnp.tile(", VIDEOS),
+    "dit: columns before rows": (dit.frame_positions, "jnp.tile(patches,", "jnp.tile(patches[:, ::-1],", VIDEOS),
+    "dit: time is the last axis": (
+        dit.frame_positions,
+        "return jnp.column_stack([frame, jnp.tile(patches, (frames[0], 1))])",
+        "return jnp.column_stack([jnp.tile(patches, (frames[0], 1)), frame])",
+        VIDEOS,
+    ),
+    "moving_glyphs: away from a wall that is not there": (moving_glyphs.places, "% 2 - 1", "% 2 - 0.5", MOTION),
+    "moving_glyphs: rows at the speed of columns": (
+        moving_glyphs.places,
+        "velocity[:, None]",
+        "velocity[:, None, ::-1]",
+        MOTION,
+    ),
+    "moving_glyphs: through the walls": (moving_glyphs.places, "np.abs(turned % 2 - 1)", "turned % 1", MOTION),
+    "loops: anticorrelated": (measures.loops, "> LOOP", "< -LOOP", LOOPS),
+    "loops: the frames themselves": (measures.loops, "videos[:, period:]", "videos[:, :-period]", LOOPS),
+    "loops: rows in place of frames": (
+        measures.loops,
+        "videos[:, :-period], videos[:, period:]",
+        "videos[:, :, :-1], videos[:, :, 1:]",
+        LOOPS,
     ),
     "patches: columns before rows": (
         patches.patchify,

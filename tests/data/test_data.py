@@ -274,7 +274,10 @@ def test_a_batch_that_cannot_be_filled_is_refused(batch: int) -> None:
     ("spec", "message"),
     [
         ("fashon", "unknown data 'fashon'; did you mean 'fashion'"),
-        ("mnist", "unknown data 'mnist'; known: fashion, glyphs, folder, tfds. A data set .* is 'tfds:mnist'"),
+        (
+            "mnist",
+            "unknown data 'mnist'; known: fashion, glyphs, moving_glyphs, folder, tfds. A data set .* is 'tfds:mnist'",
+        ),
         ("fashion(ful=True)", "fashion takes folder, full; got 'ful'"),
         ("fashion(full=3)", r"full must be bool | None, got 3"),
         ("fashion(folder='x', full=False)", "takes a folder or full=False"),

@@ -1,6 +1,7 @@
 """The diffusion transformer: its adaptive norms begin as nothing, time and class count, and any shape fits."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from flax import nnx
 
 from pejax import make_encoding
 from pejax.models import DiT, Execution, LayerConfig, NormConfig, ViT, dit, vit
-from pejax.models.networks.dit import patches_to_images
+from pejax.models.networks.dit import frame_positions, patches_to_images
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts.layers import LayerNorm
 from train.devices.mesh import make_mesh, training_execution
@@ -140,6 +141,60 @@ def test_many_devices_compute_as_one():
         np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
+CLIP = {**TINY, "frames": 3, "width": 24}
+"""A tiny model of videos: 3 frames of 2 x 2 patches, in heads of 12 channels, 4 for each axis."""
+
+
+def clips(frames: int = 3, batch: int = 2):
+    videos = jax.random.normal(jax.random.key(2), (batch, frames, 8, 8, 1))
+    return videos, jnp.linspace(0.1, 0.9, batch), jnp.arange(batch) % 3
+
+
+def test_positions_of_patches_are_those_of_the_picture_frame_by_frame():
+    assert frame_positions((2, 3, 4)).tolist() == [list(place) for place in np.ndindex(2, 3, 4)]
+    assert frame_positions((3, 4)).tolist() == [list(place) for place in np.ndindex(3, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pe", ["none", "alibi", "rope"])
+def test_a_video_of_one_frame_is_the_picture(pe):
+    """Also where its first frame is not that of the picture: what counts is the distance in time, which is 0."""
+    (images, *given), one = inputs(), make(frames=1, pe=pe)
+    picture = make(pe=pe)(images, *given)
+    np.testing.assert_allclose(one(images[:, None], *given)[:, 0], picture, atol=1e-5)
+    if pe != "rope":
+        later = frame_positions((1, 2, 2)) + jnp.array([5, 0, 0])
+        np.testing.assert_allclose(one(images[:, None], *given, positions=later)[:, 0], picture, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_frames_follow_their_positions_and_the_axes_are_frame_row_column():
+    model, (videos, *given) = make(**CLIP, pe="rope_axial"), clips()
+    found = model(videos, *given)
+    places = frame_positions((3, 2, 2)).reshape(3, 4, 3)
+    back = model(videos[:, ::-1], *given, positions=places[::-1].reshape(-1, 3))
+    np.testing.assert_allclose(back[:, ::-1], found, atol=1e-5)
+    assert float(jnp.abs(model(videos[:, ::-1], *given)[:, ::-1] - found).max()) > 1e-3, "time has a direction"
+    turned = jnp.swapaxes(videos, 2, 3)
+    by_column = model(turned, *given)
+    assert float(jnp.abs(jnp.swapaxes(by_column, 2, 3) - found).max()) > 1e-3, "rows are not columns"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extend", ["pi", "yarn", "riflex(axis=0)", "resize"])
+def test_extensions_leave_the_trained_videos_as_they_are(extend):
+    pe = "learned" if extend == "resize" else "rope_axial"
+    model = make(**CLIP, pe=pe)
+    extended = nnx.eval_shape(lambda: DiT(dit(**CLIP, pe=pe).extended(extend), rngs=nnx.Rngs(0)))
+    longer = nnx.merge(nnx.split(extended)[0], nnx.split(model)[1])
+    np.testing.assert_allclose(longer(*clips()), model(*clips()), atol=1e-5)
+    if extend == "pi":  # the grid gives factor 2 on time, and 1 on rows and columns
+        halved = frame_positions((6, 2, 2)) * jnp.array([0.5, 1.0, 1.0])
+        np.testing.assert_allclose(longer(*clips(6)), model(*clips(6), positions=halved), atol=1e-5)
+    if extend != "resize":  # which an unextended table does, too
+        assert float(jnp.abs(longer(*clips(9)) - model(*clips(9))).max()) > 1e-5
+
+
 def test_a_norm_without_weights():
     norm = LayerNorm(NormConfig("layer", weight=False), 8)
     assert not jax.tree.leaves(nnx.state(norm))
@@ -155,6 +210,17 @@ REFUSED = {
     "weight must be True with a bias or an offset": lambda: NormConfig("layer", bias=True, weight=False),
     "must be positive multiples of patch=4": lambda: dit(**(TINY | {"image_size": (8, 10)})),
     "classes must be at least 1": lambda: dit(classes=0),
+    "a model of frames=0 takes pictures, images (B, height, width, C), got axes (3, 8, 8)": lambda: jax.eval_shape(
+        make(), *clips()
+    ),
+    "a model of frames=3 takes videos, images (B, frames, height, width, C), got axes (8, 8)": lambda: jax.eval_shape(
+        make(**CLIP), *inputs()
+    ),
+    "videos must have at least one frame, got shape (0, 8, 8)": lambda: jax.eval_shape(make(**CLIP), *clips(0)),
+    "positions must be (12, 3) or (2, 12, 3), got (4, 2)": lambda: jax.eval_shape(
+        lambda *given: make(**CLIP)(*given, positions=frame_positions((2, 2))), *clips()
+    ),
+    "frames must not be negative": lambda: dit(frames=-1),
     "must have channels=1": lambda: jax.eval_shape(make(), *inputs()[:0], jnp.zeros((1, 8, 8, 2)), jnp.zeros((1,))),
     "got condition=None": lambda: jax.eval_shape(
         ViT(
@@ -173,5 +239,5 @@ def adaptive(layer: LayerConfig) -> LayerConfig:
 @pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
 def test_refusals(message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(message)):
         REFUSED[message]()

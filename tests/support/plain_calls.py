@@ -427,7 +427,7 @@ def _configs() -> dict[str, Call]:
         "DiTConfig": (
             models.DiTConfig,
             {"image_size": (8, 8), "patch": 4, "channels": 1, "width": 32, "layers": (ADAPTIVE,), "classes": 3,
-             "norm": ADAPTIVE.norm, "dtype": "float32"},
+             "norm": ADAPTIVE.norm, "dtype": "float32", "frames": 2},
         ),
         "Execution": (
             models.Execution,
@@ -456,7 +456,7 @@ def _configs() -> dict[str, Call]:
         "dit": (
             models.dit,
             {"image_size": (8, 8), "patch": 4, "channels": 1, "classes": 3, "width": 32, "layers": 1, "heads": 4,
-             "kv_heads": 2, "mlp_ratio": 2, "pe": "rope_axial", "extend": None, "dtype": "float32"},
+             "kv_heads": 2, "mlp_ratio": 2, "pe": "rope_axial", "extend": None, "dtype": "float32", "frames": 0},
         ),
     }  # fmt: skip
     return {f"models.{name}": Call(*call) for name, call in calls.items()}
@@ -495,6 +495,10 @@ def _models() -> dict[str, Call]:
             models.DiT(noisy, rngs=rngs),
             {"images": floats(1, 8, 8, 1), "time": jnp.asarray([0.5]), "labels": jnp.asarray([2]),
              "positions": pejax.grid_positions(2, 2), "extent": (2, 2), "step": None, "execution": execution},
+        ),
+        "DiT() of videos": (
+            models.DiT(models.dit(8, 4, 1, 3, 24, 1, 2, frames=2), rngs=rngs),
+            {"images": floats(1, 2, 8, 8, 1), "time": jnp.asarray([0.5]), "labels": None, "extent": (2, 2, 2)},
         ),
         "ViT() of several sizes": (
             models.ViT(picture, rngs=rngs), {"images": patches, "positions": None, "extent": patches.extent},

@@ -168,6 +168,8 @@ def test_averages_over_areas():
     images = draw(2, 6, 6, 1)
     np.testing.assert_allclose(averaged(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
     np.testing.assert_allclose(averaged(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
+    videos = draw(2, 5, 6, 6, 1)
+    np.testing.assert_allclose(averaged(videos, (5, 3, 6))[:, 4], averaged(videos[:, 4], (3, 6)), atol=1e-6)
 
 
 def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own():
@@ -175,6 +177,7 @@ def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own(
     np.testing.assert_array_equal(noise_of(range(2, 4), (4, 8, 1)), noise_of(range(5), (4, 8, 1))[2:4])
     assert sorted(spread(10, 10)) == [*range(10)]
     assert len(set(spread(1000, 100) // 100)) == 10
+    np.testing.assert_array_equal(noise_of(range(3), (5, 4, 8, 1))[:, :2], noise_of(range(3), (2, 4, 8, 1)))
 
 
 def small_data() -> Dataset:
@@ -285,6 +288,9 @@ def test_shapes():
     assert parse_shapes("28, 42,28x56, 56 x 28") == ((28, 28), (42, 42), (28, 56), (56, 28))
     assert Config().shapes == ((28, 28), (44, 44), (56, 56), (28, 56))
     assert parse(Config, ["--eval_shapes=56,28"]).shapes == ((28, 28), (56, 56))
+    assert parse_shapes("8x28x28, 16 x 28 x 56", videos=True) == ((8, 28, 28), (16, 28, 56))
+    assert parse(Config, ["--frames=8"]).shapes == ((8, 28, 28), (16, 28, 28))
+    assert parse(Config, ["--frames=8", "--eval_shapes=4x28x28"]).shapes == ((8, 28, 28), (4, 28, 28))
 
 
 @pytest.mark.slow
@@ -326,7 +332,13 @@ def test_rows_of_refused_shapes_and_of_one_measure(tmp_path):
 
 BAD = {
     "--pe=rop": "did you mean 'rope'?",
-    "--preset=demos": "preset must be one of demo, gpu, got 'demos'",
+    "--preset=demos": "preset must be one of demo, gpu, video, got 'demos'",
+    "--frames=-1": "frames must not be negative, got -1",
+    "--frames=8 --eval_shapes=8x8x8": "frames must be 0 with glyphs, which are pictures, got 8; videos: moving_glyphs",
+    "--data=moving_glyphs": "frames must be at least 1 with moving_glyphs, which are videos",
+    "--eval_shapes=16x8x8": "eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got '16x8x8'",
+    "--frames=8 --eval_shapes=12": "eval_shapes of videos must be frames x height x width, such as 8x28x28,16x28x28",
+    "--frames=8 --eval_shapes=8x8x10": "image sizes must be multiples of the patch, 4, got 10",
     "--times=normal": "times must be one of logit_normal, uniform, got 'normal'",
     "--sampler=ddim": "sampler must be one of euler, heun, got 'ddim'",
     "--class_dropout=0": "guidance must be 1 with class_dropout=0",
@@ -348,6 +360,82 @@ COSTLY = ("--pe=learned --extend=ntk", "--batch=20000")
 @pytest.mark.parametrize("flag", [slow(flag) if flag in COSTLY else flag for flag in BAD])
 def test_bad_flags_are_one_line(flag, tmp_path, capsys):
     assert_bad_options(capsys, train, tmp_path / "run", flag, BAD[flag])
+
+
+MOVING = (
+    "--frames=2",
+    "--data=moving_glyphs",
+    "--pe=rope_axial",
+    "--width=24",
+    "--eval_shapes=4x8x8,2x8x12",
+    "--extend=",
+)
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory) -> Path:
+    """A run on videos."""
+    out = tmp_path_factory.mktemp("videos") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "STEPS", 6)
+        assert train(out, *MOVING) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_run_on_videos_leaves_everything_behind(videos):
+    found = [SampleResults.load(path) for path in sorted(videos.glob("results*.json"))]
+    assert [one.extend for one in found] == ["none", "pi", "riflex(axis=0)", "yarn"]
+    assert {one.trained for one in found} == {2}
+    rows = found[0].rows
+    assert [(row.frames, row.size, row.width, row.count) for row in rows] == [
+        (2, 8, 8, 24),
+        (4, 8, 8, 24),
+        (2, 8, 12, 24),
+    ]
+    assert [math.isnan(row.loops) for row in rows] == [True, False, True]
+    assert 0 <= rows[1].true_loops <= 1
+    assert not math.isnan(rows[2].repeats)
+    assert all(row.distance > 0 and row.true_distance > 0 for row in rows)
+    assert all(one.rows[0] == rows[0] for one in found), "the trained shape is shared"
+    assert (videos / "samples.png").stat().st_size > 1000
+    assert json.loads((videos / "metrics.jsonl").read_text().splitlines()[-1])["videos_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_videos_stop_and_resume(videos, tmp_path):
+    assert_resumes(train, videos, tmp_path / "run", *MOVING, "--stop_at=4")
+
+
+@pytest.mark.slow
+def test_everything_that_reads_runs_knows_videos(videos, tmp_path, capsys):
+    assert evaluate.main([str(videos)]) == 0
+    said = capsys.readouterr().out
+    assert "sampled videos, rope_axial, moving_glyphs, trained at 2 frames" in said
+    assert "loops, %" in said
+    assert "true videos" in said
+    assert evaluate.main(["--compare", str(videos), "--extend=pi", f"--to={tmp_path / 'both'}"]) == 0
+    table = (tmp_path / "both.md").read_text()
+    assert "class right, %, by the number of frames of 8 x 8:" in table
+    assert "loops, %, by the number of frames of 8 x 8:" in table
+    assert report.main([str(videos.parent), "-o", str(tmp_path / "report.html")]) == 0
+    text = (tmp_path / "report.md").read_text()
+    assert "Sampled videos: moving_glyphs, trained at 2 frames" in text
+    assert "length of the video" in text
+    assert "entropy" in text
+    chosen = ["--task=dit", "--pe=alibi,learned", "--extend=none,pi", "--frames=2", "--data=moving_glyphs", *TINY[:4]]
+    found = options.read(chosen)
+    assert found.config(found.candidates["alibi"][0], 1, tmp_path).frames == 2
+
+
+@pytest.mark.slow
+def test_the_class_of_a_video_is_that_of_the_mean_of_its_logits(monkeypatch):
+    """One of three frames is sure of the other class; the mean decides, and features are those of every frame."""
+    logits = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 9.0], [0.0, 1.0], [0.0, 1.0], [1.5, 0.0]], np.float32)
+    monkeypatch.setattr(judge, "_judged", lambda params, images, side: (np.pad(logits, ((0, 250), (0, 0))), images))
+    seen = judge.judge({}, judge.Pictures(np.zeros((2, 3, 4, 4, 1), np.float32), np.array([1, 1])), 4)
+    assert seen.right == 2
+    assert len(seen.features) == 6
 
 
 def test_evaluation_refuses_what_the_program_does_not_have(capsys, tmp_path):

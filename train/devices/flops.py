@@ -11,6 +11,8 @@ Reference:
     Chowdhery et al. 2022, "PaLM" (arXiv 2204.02311), appendix B: model FLOPs utilization.
 """
 
+import math
+
 from jax.sharding import Mesh
 
 from pejax.models import (
@@ -91,16 +93,15 @@ def vit_flops(picture: ViTConfig, batch: int) -> int:
     return TRAINING * batch * (layers + ends)
 
 
-def dit_flops(picture: DiTConfig, batch: int, shape: tuple[int, int] | None = None) -> int:
+def dit_flops(picture: DiTConfig, batch: int, shape: tuple[int, ...] | None = None) -> int:
     """Return the FLOPs of a training step of a diffusion transformer.
 
     Args:
         picture: the config of the model.
         batch: B.
-        shape: height and width of the images, pixels; None = its own.
+        shape: height and width of the images, pixels, behind the frames of videos; None = its own.
     """
-    height, width = shape or picture.image_size
-    patches = height // picture.patch * (width // picture.patch)
+    patches = math.prod(picture.grid_of(shape or picture.shape))
     channels = picture.width
     layers = sum(layer_flops(layer, channels, patches, False) for layer in picture.layers)
     modulations = 2 * channels * channels * (6 * len(picture.layers) + 2)

@@ -13,18 +13,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 20_000, "warmup": 500, "lr": 5e-4, "ema": 0.9995, "eval_limit": 2048, "sampling_steps": 50,
         "eval_shapes": "14,28,42,56,70,84,28x56,56x28,28x84", "log_every": 100, "checkpoint_every": 2000,
     },
+    "video": {
+        "data": "moving_glyphs", "frames": 8, "width": 288, "layers": 8, "heads": 6, "dtype": "bfloat16", "batch": 128,
+        "steps": 20_000, "warmup": 500, "lr": 5e-4, "ema": 0.9995, "eval_limit": 512, "sampling_steps": 50,
+        "log_every": 100, "checkpoint_every": 2000,
+    },
 }  # fmt: skip
 
 MODEL_FIELDS = ("pe", "patch", "width", "layers", "heads", "mlp_ratio")
 """Fields that determine the shapes of the parameters, except for the image size."""
 
-Shape = tuple[int, int]
-"""Height and width of a picture, pixels."""
+Shape = tuple[int, ...]
+"""Height and width of a picture, pixels, or frames, height and width of a video."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
-    """Train a diffusion transformer on pictures of one size, then sample larger and wider ones, and measure them.
+    """Train a diffusion transformer on pictures of one size or videos, then sample larger or longer ones; measure them.
 
     --preset sets all other options; explicitly given options override it.
     """
@@ -32,25 +37,29 @@ class Config(RunConfig):
     program = "dit"
     presets = PRESETS
     model_fields = MODEL_FIELDS
-    inherited = ("data", "size")
-    first = ("preset", "pe", "data", "steps", "size", "extend", "eval_shapes", "guidance", "out", "resume")
+    inherited = ("data", "size", "frames")
+    later = (*RunConfig.later, "frames")
+    first = ("preset", "pe", "data", "steps", "size", "frames", "extend", "eval_shapes", "out", "resume")
     run_fields = (*RunConfig.run_fields, "eval_shapes", "guidance", "sampler", "sampling_steps")
 
-    preset: str = "demo"  # demo: letters, minutes on two cores; gpu: clothes at patches of 2, minutes on an accelerator
+    preset: str = (
+        "demo"  # demo: letters, on two cores; gpu: clothes at patches of 2; video: moving letters; these on a GPU
+    )
     pe: str = "rope_axial"  # positional encoding: "rope_axial(base=50)", "learned+rope", your own: "my_module:mine"
-    data: str = "glyphs"  # glyphs, fashion, folder:PATH (a subfolder per class) or tfds:NAME (prepared)
+    data: str = "glyphs"  # glyphs, fashion, folder:PATH (a subfolder per class), tfds:NAME; videos: moving_glyphs
     init: str = ""  # run folder whose trained weights training starts from
     width: int = 96  # channels of the residual stream
     layers: int = 4  # transformer layers
-    batch: int = 32  # images per step, over all devices
+    batch: int = 32  # images or videos per step, over all devices
     lr: float = 2e-3  # peak learning rate
     weight_decay: float = 0.0  # weight decay, of kernels only
     clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
     ema: float = 0.999  # decay of an exponential moving average of the weights, which samples; 0 = none
-    eval_limit: int = 256  # pictures to sample per shape and extension
-    extend: str = ""  # at other sizes: none, pi, ntk, ..., with commas; empty = none, pi, ntk, yarn, where they exist
+    eval_limit: int = 256  # pictures or videos to sample per shape and extension
+    extend: str = ""  # at other sizes: none, pi, ntk, ..., with commas; empty = the usual ones that the encoding has
 
     size: int = 28  # side of the training images, pixels
+    frames: int = 0  # frames of the training videos; 0 = pictures
     patch: int = 4  # side of a patch, pixels
     mlp_ratio: int = 4  # channels inside the MLP, as a multiple of the width
 
@@ -59,20 +68,20 @@ class Config(RunConfig):
     times: str = "logit_normal"  # distribution of the time in training: logit_normal or uniform
     class_dropout: float = 0.1  # fraction of training images without their class, for guidance
 
-    eval_shapes: str = ""  # sizes to sample at: "28,42,28x56", height x width; empty = 1, 1.5, 2 times --size, 1 x 2
+    eval_shapes: str = ""  # "28,42,28x56", height x width, empty = 1, 1.5, 2 times --size, 1 x 2; videos: "16x28x28"
     guidance: float = 2.0  # scale of classifier-free guidance; 1 = none
     sampler: str = "euler"  # euler, or heun: two evaluations per step
     sampling_steps: int = 20  # steps from noise to a picture
 
     @property
     def trained(self) -> str:
-        """The side of the training images, in words."""
-        return f"{self.size} px"
+        """The side of the training images, behind the frames of videos, in words."""
+        return f"{self.frames} x {self.size} px" if self.frames else f"{self.size} px"
 
     @property
     def tokens(self) -> int:
-        """The tokens of a training image."""
-        return (self.size // self.patch) ** 2
+        """The tokens of a training image or video."""
+        return max(self.frames, 1) * (self.size // self.patch) ** 2
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -80,7 +89,14 @@ class Config(RunConfig):
         trained, patches = (self.size, self.size), self.size // self.patch
         more, twice = self.patch * -(-3 * patches // 2), 2 * self.size
         default = ((more, more), (twice, twice), (self.size, twice))
-        return tuple(dict.fromkeys((trained, *(parse_shapes(self.eval_shapes) if self.eval_shapes else default))))
+        if self.frames:
+            trained, default = (self.frames, *trained), ((2 * self.frames, *trained),)
+        chosen = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
+        return tuple(dict.fromkeys((trained, *chosen)))
+
+    def shape_at(self, size: int) -> Shape:
+        """Return the shape of results at a size: a square picture of this side, or a video of so many frames."""
+        return (size, self.size, self.size) if self.frames else (size, size)
 
     def validated(self) -> Self:
         """Return the config after checking it.
@@ -90,7 +106,7 @@ class Config(RunConfig):
         """
         super().validated()
         require_at_least(self, 1, "size", "patch", "mlp_ratio", "steps", "sampling_steps")
-        require_at_least(self, 0, "warmup", "guidance")
+        require_at_least(self, 0, "warmup", "guidance", "frames")
         if self.eval_limit < 2:
             rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"
             raise ValueError(f"{rule}, got {self.eval_limit}")
@@ -103,20 +119,32 @@ class Config(RunConfig):
             split_list(self.extend, "extend")
         require_choice(self, "times", "logit_normal", "uniform")
         require_choice(self, "sampler", "euler", "heun")
-        for side in {side for shape in self.shapes for side in shape}:
+        for side in {side for shape in self.shapes for side in shape[-2:]}:
             if side < self.patch or side % self.patch:
                 raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")
         return self
 
 
-def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Return the shapes in a list such as "28,42,28x56".
+def in_words(shape: Shape) -> str:
+    """Return a shape in words: "28 x 56", or "16 x 28 x 28"."""
+    return " x ".join(map(str, shape))
+
+
+def parse_shapes(text: str, *, videos: bool = False) -> tuple[Shape, ...]:
+    """Return the shapes in a list such as "28,42,28x56", or of videos "8x28x28,16x28x28".
 
     Raises:
         ValueError: something else, or a shape given twice.
     """
     found = []
     for one in split_list(text, "eval_shapes"):
+        if videos:
+            numbers = re.fullmatch(r"(0*[1-9]\d{0,8}) ?x ?(\d{1,9}) ?x ?(\d{1,9})", one)
+            if numbers is None:
+                rule = "eval_shapes of videos must be frames x height x width, such as 8x28x28,16x28x28"
+                raise ValueError(f"{rule}, got {one!r}")
+            found.append(tuple(map(int, numbers.groups())))
+            continue
         sides = re.fullmatch(r"(\d{1,9})(?: ?x ?(\d{1,9}))?", one)
         if sides is None:
             raise ValueError(f"eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got {one!r}")

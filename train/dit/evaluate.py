@@ -4,6 +4,7 @@ There is one program per shape and extension, which takes noise to pictures. Whi
 next. The noise and the classes are the same for every run.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -23,11 +24,11 @@ from train.devices.flops import TRAINING, dit_flops
 from train.devices.hosts import is_main_process
 from train.devices.mesh import EVALUATED, batch_sharding, evaluation_execution, put_batch, replicated_sharding
 from train.dit import judge
-from train.dit.config import Shape
+from train.dit.config import Shape, in_words
 from train.dit.grid import draw_grid
-from train.dit.measures import frechet_distance, repetition
-from train.dit.model import EXTENSIONS, Sampler
-from train.dit.pictures import Pictures, spread, true_pictures
+from train.dit.measures import frechet_distance, loops, repetition
+from train.dit.model import Sampler
+from train.dit.pictures import Pictures, size_of, spread, true_pictures
 from train.dit.results import SampleResults, SampleRow
 from train.engine.config import run_folder
 from train.engine.progress import Evaluating
@@ -37,10 +38,10 @@ LAUNCH = {"cpu": 3e10, "gpu": 2e14, "tpu": 2e14}
 """FLOPs of one launch per device: seconds, after each of which progress is reported."""
 
 TRUE = 2048
-"""Most true test pictures of a shape."""
+"""Most true test pictures of a shape. Of videos there are as many as are sampled."""
 
-SHOWN = 8
-"""Pictures of a row of the figure."""
+SHOWN, VIDEOS_SHOWN = 8, 2
+"""Pictures in a row of the figure, and videos, each of which has a row."""
 
 SEED = 20_261_127
 """Random seed of the noise."""
@@ -51,7 +52,7 @@ class Pass(NamedTuple):
 
     Attributes:
         extend: the extension.
-        shape: height and width, pixels.
+        shape: height and width, pixels, behind the frames of videos.
         refused: why the encoding does not support the shape; empty = it does.
     """
 
@@ -69,6 +70,7 @@ class Truth(NamedTuple):
         top1: accuracy of the judge on them.
         distance: Fréchet distance of training pictures, as many as are sampled, to them.
         repeats: their autocorrelation at the trained side.
+        loops: fraction of loops among videos.
     """
 
     shown: Pictures
@@ -76,6 +78,7 @@ class Truth(NamedTuple):
     top1: float
     distance: float
     repeats: float
+    loops: float
 
 
 def evaluate(
@@ -95,8 +98,8 @@ def evaluate(
     """
     config, extensions = sampler.config, tuple(sampler.extended)
     shapes, trained = config.shapes, config.shapes[0]
-    shared = next((extend for extend in extensions if extend in EXTENSIONS), "")
-    alike = lambda extend, shape: shape == trained and extend in EXTENSIONS and extend != shared
+    shared = next((extend for extend in extensions if extend in sampler.usual), "")
+    alike = lambda extend, shape: shape == trained and extend in sampler.usual and extend != shared
     passes = [
         Pass(extend, shape, sampler.refusal(extend, shape))
         for shape in shapes
@@ -107,9 +110,9 @@ def evaluate(
     rows: dict[tuple[str, Shape], SampleRow] = {}
     shown: dict[tuple[str, Shape], np.ndarray] = {}
     for one, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
-        rows[one.extend, one.shape] = measured(one, pictures, judging, truths[one.shape], config.size)
+        rows[one.extend, one.shape] = measured(one, pictures, judging, truths[one.shape], trained)
         if pictures is not None:
-            shown[one.extend, one.shape] = pictures.images[:SHOWN]
+            shown[one.extend, one.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
     if is_main_process():
         path = run_folder(config) / f"samples{results_stem(extensions[0]).removeprefix('results')}.png"
         true = {shape: truths[shape].shown.images for shape in shapes}
@@ -118,7 +121,7 @@ def evaluate(
     row = lambda extend, shape: rows[shared if alike(extend, shape) else extend, shape]
     return [
         SampleResults(
-            name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
+            name=config.pe, data=config.data, trained=trained[0], step=step, extend=extend, note=dataset.note,
             rows=tuple(row(extend, shape) for shape in shapes),
         )
         for extend in extensions
@@ -128,36 +131,48 @@ def evaluate(
 def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Params, Mapping[Shape, Truth]]:
     """Return the judge, trained or read, and the measures of true pictures of every shape."""
     config = sampler.config
-    work = [height * width for height, width in config.shapes]
-    whole = sum(work) * judge.STEPS // len(work) * judge.BATCH
-    looks = [pixels * (TRUE + config.eval_limit) for pixels in work]
+    pictures = tuple(dict.fromkeys((shape[-2], shape[-1]) for shape in config.shapes))
+    whole = sum(map(math.prod, pictures)) * judge.STEPS // len(pictures) * judge.BATCH
+    looks = [math.prod(shape) * (true_count(sampler) + config.eval_limit) for shape in config.shapes]
     with Evaluating(console, whole + sum(looks)) as progress:
         report = lambda: progress(whole / judge.STEPS, "the judge of all runs learns from true pictures, once")
         folder = run_folder(config).parent
-        params = judge.trained(dataset, config.shapes, folder, report)
+        params = judge.trained(dataset, pictures, folder, report)
         truths = {}
         for shape, look in zip(config.shapes, looks, strict=True):
             truths[shape] = truth_of(sampler, dataset, params, shape)
-            progress(look, f"true pictures, {shape[0]} x {shape[1]}")
+            progress(look, f"true pictures, {in_words(shape)}")
     return params, truths
+
+
+def true_count(sampler: Sampler) -> int:
+    """Return the most true test pictures, or videos, of a shape."""
+    return sampler.config.eval_limit if sampler.config.frames else TRUE
 
 
 def truth_of(sampler: Sampler, dataset: Dataset, params: judge.Params, shape: Shape) -> Truth:
     """Return the measures of true pictures of one shape."""
     config, side = sampler.config, sampler.config.size
-    tested, trained = dataset.test(max(shape)), training_source(dataset, max(shape))
-    test = true_pictures(dataset, tested, shape, spread(len(tested), TRUE))
+    tested, trained = dataset.test(*size_of(shape)), training_source(dataset, *size_of(shape))
+    test = true_pictures(dataset, tested, shape, spread(len(tested), true_count(sampler)))
     others = true_pictures(dataset, trained, shape, spread(len(trained), config.eval_limit))
     seen = judge.judge(params, test, side)
     distance = frechet_distance(judge.judge(params, others, side).features, seen.features)
-    shown = Pictures(*(array[_first_of_classes(test.labels)] for array in test))
-    return Truth(shown, seen.features, seen.right / len(test.labels), distance, repetition(test.images, side))
+    few = _first_of_classes(test.labels, VIDEOS_SHOWN if config.frames else SHOWN)
+    shown = Pictures(*(array[few] for array in test))
+    top1, repeats = seen.right / len(test.labels), repetition(test.images, side)
+    return Truth(shown, seen.features, top1, distance, repeats, looped(test.images, config.shapes[0]))
 
 
-def _first_of_classes(labels: np.ndarray) -> list[int]:
-    """Return the index of a picture of each of the first classes, as many as are shown."""
+def looped(images: Float[np.ndarray, "N *F h w C"], trained: Shape) -> float:
+    """Return the fraction of loops among videos longer than the trained ones; NaN of all others, and of pictures."""
+    return loops(images, trained[0]) if len(trained) == 3 else math.nan
+
+
+def _first_of_classes(labels: np.ndarray, most: int) -> list[int]:
+    """Return the index of a picture of each of the first classes."""
     found = {label: index for index, label in reversed([*enumerate(labels.tolist())])}
-    return [found[label] for label in range(SHOWN) if label in found]
+    return [found[label] for label in range(most) if label in found]
 
 
 def sampled_passes(
@@ -181,7 +196,7 @@ def sampled_passes(
 
 def _report(progress: Evaluating, sampler: Sampler, one: Pass, pictures: int) -> None:
     extended = "" if one.extend == "none" else f" with {one.extend}"
-    progress(pictures * picture_flops(sampler, one.shape), f"sampling {one.shape[0]} x {one.shape[1]}{extended}")
+    progress(pictures * picture_flops(sampler, one.shape), f"sampling {in_words(one.shape)}{extended}")
 
 
 def picture_flops(sampler: Sampler, shape: Shape) -> float:
@@ -228,7 +243,7 @@ def sampled(
         sampler: model of the run.
         dataset: says how pictures are normalized.
         params: trained.
-        shape: height and width, pixels.
+        shape: height and width, pixels, behind the frames of videos.
         program: the program of the pass.
         mesh: the pictures are sharded over it.
         report: called with the number of pictures after each launch.
@@ -250,17 +265,21 @@ def wanted_labels(count: int, classes: int) -> np.ndarray:
     return (np.arange(count) % classes).astype(np.int32)
 
 
-def noise_of(indices: range, shape: tuple[int, int, int]) -> Float32[np.ndarray, "N h w C"]:
+def noise_of(indices: range, shape: tuple[int, ...]) -> Float32[np.ndarray, "N *shape"]:
     """Return the noise of pictures by their indices, the same for every run."""
     return np.stack([np.random.default_rng((SEED, index, 1)).standard_normal(shape, np.float32) for index in indices])
 
 
-def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, side: int) -> SampleRow:
+def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> SampleRow:
     """Return the measures of the pictures of a pass, beside those of true ones."""
-    height, width = one.shape
-    row = SampleRow(height, width, true_top1=truth.top1, true_distance=truth.distance, true_repeats=truth.repeats)
+    *frames, height, width = one.shape
+    row = SampleRow(
+        height, width, true_top1=truth.top1, true_distance=truth.distance, true_repeats=truth.repeats,
+        frames=sum(frames), true_loops=truth.loops,
+    )  # fmt: skip
     if pictures is None:
         return row._replace(refused=one.refused)
-    seen = judge.judge(params, pictures, side)
-    distance, repeats = frechet_distance(seen.features, truth.features), repetition(pictures.images, side)
-    return row._replace(correct=seen.right, count=len(pictures.labels), distance=distance, repeats=repeats)
+    seen = judge.judge(params, pictures, trained[-1])
+    distance, repeats = frechet_distance(seen.features, truth.features), repetition(pictures.images, trained[-1])
+    own = {"distance": distance, "repeats": repeats, "loops": looped(pictures.images, trained)}
+    return row._replace(correct=seen.right, count=len(pictures.labels), **own)

@@ -1,4 +1,4 @@
-"""The figure of sampled pictures: a block per shape, in it a row of true pictures and one per extension."""
+"""The figure of samples: a block per shape, in it a row of true pictures and one per extension; a row per video."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,20 +8,23 @@ from jaxtyping import Float, Float32
 from matplotlib.figure import Figure
 
 from train.data.images import Dataset
-from train.dit.config import Shape
+from train.dit.config import Shape, in_words
 from train.engine.figures import literal_text, write_figure
 
 DPI, SCALE, GAP, HEAD, LABEL = 150, 2, 4, 30, 200
 """Dots per inch, dots per pixel of a picture, and dots between rows, above a block, and left of the rows."""
 
 
-def strip(images: Float32[np.ndarray, "N h w C"], dataset: Dataset) -> Float[np.ndarray, "h W C"]:
-    """Return pictures side by side with a white line between them, from 0 to 1.
+def strip(images: Float32[np.ndarray, "N *F h w C"], dataset: Dataset) -> Float[np.ndarray, "H W C"]:
+    """Return pictures side by side with a white line between them, from 0 to 1; of videos the frames, a row for each.
 
     Args:
         images: normalized.
         dataset: says how they are normalized.
     """
+    if images.ndim == 5:
+        rows = [strip(frames, dataset) for frames in images]
+        return np.concatenate([np.pad(row, ((0, 2), (0, 0), (0, 0)), constant_values=1.0) for row in rows])
     pixels = np.clip(images * np.asarray(dataset.std) + np.asarray(dataset.mean), 0.0, 1.0)
     return np.concatenate([np.pad(one, ((0, 0), (0, 2), (0, 0)), constant_values=1.0) for one in pixels], axis=1)
 
@@ -30,8 +33,8 @@ def strip(images: Float32[np.ndarray, "N h w C"], dataset: Dataset) -> Float[np.
 def draw_grid(
     path: Path,
     dataset: Dataset,
-    true: Mapping[Shape, Float32[np.ndarray, "N h w C"]],
-    sampled: Mapping[tuple[str, Shape], Float32[np.ndarray, "N h w C"]],
+    true: Mapping[Shape, Float32[np.ndarray, "N *F h w C"]],
+    sampled: Mapping[tuple[str, Shape], Float32[np.ndarray, "N *F h w C"]],
     title: str,
 ) -> None:
     """Write the figure.
@@ -39,8 +42,8 @@ def draw_grid(
     Args:
         path: of the figure.
         dataset: says how pictures are normalized.
-        true: some true pictures of each shape, the trained one first.
-        sampled: some pictures by extension and shape.
+        true: some true pictures or videos of each shape, the trained one first.
+        sampled: some of those that were sampled, by extension and shape.
         title: of the figure.
     """
     trained = next(iter(true))
@@ -57,7 +60,8 @@ def draw_grid(
     figure.text(*place(GAP, HEAD / 2), title, fontsize=9, va="center", weight="bold")
     top = HEAD
     for shape, rows in blocks.items():
-        what = f"{shape[0]} x {shape[1]} pixels{', as in training' if shape == trained else ''}"
+        frames = "".join(f"{count} frames of " for count in shape[:-2])
+        what = f"{frames}{in_words(shape[-2:])} pixels{', as in training' if shape == trained else ''}"
         figure.text(*place(GAP, top + HEAD / 2), what, fontsize=8, va="center")
         top += HEAD
         for label, row in rows.items():

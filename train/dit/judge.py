@@ -5,6 +5,9 @@
 
 The average makes pictures of all shapes alike, so that one network reads them all; only the first convolution sees
 their pixels. It is trained once for a data set and shapes, and kept in a file that all runs beside each other share.
+
+A frame of a video is a picture to it. The class of a video is that of the mean of the logits over its frames, so that a
+video counts once.
 """
 
 import hashlib
@@ -49,7 +52,7 @@ Params = dict[str, Array]
 
 
 class Judged(NamedTuple):
-    """The judge's view of pictures: how many are of the class that is wanted, and the features of all of them."""
+    """The judge's view: how many pictures or videos are of the wanted class, and the features of every frame."""
 
     right: int
     features: Float[np.ndarray, "N F"]
@@ -103,8 +106,8 @@ def train(dataset: Dataset, shapes: Sequence[Shape], report: Callable[[], None])
     """Return the parameters after training on training pictures of all shapes, one shape per step in turn.
 
     Args:
-        dataset: whose pictures they are.
-        shapes: the trained one first.
+        dataset: whose pictures they are; of videos, the first frames.
+        shapes: height and width, the trained one first.
         report: called after each step.
     """
     side = shapes[0][0]
@@ -133,23 +136,19 @@ def train(dataset: Dataset, shapes: Sequence[Shape], report: Callable[[], None])
     return params
 
 
-@partial(jax.jit, static_argnames="side")
-def _judged(params: Params, images: Array, labels: Array, side: int) -> tuple[Array, Array]:
-    logits, features = network(params, images, side)
-    return jnp.argmax(logits, -1) == labels, features
+_judged = partial(jax.jit, static_argnames="side")(network)
 
 
 def judge(params: Params, pictures: Pictures, side: int) -> Judged:
-    """Return how many pictures are of their class, and their features."""
-    right, features = 0, []
-    for begin in range(0, len(pictures.labels), AT_ONCE):
-        images, labels = (array[begin : begin + AT_ONCE] for array in pictures)
-        short = AT_ONCE - len(labels)
-        full = np.pad(images, ((0, short), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, short))
-        hits, found = _judged(params, *full, side)
-        right += int(np.asarray(hits)[: len(labels)].sum())
-        features.append(np.asarray(found)[: len(labels)])
-    return Judged(right, np.concatenate(features))
+    """Return how many pictures or videos are of their class, and the features of every frame."""
+    frames, found = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
+    for begin in range(0, len(frames), AT_ONCE):
+        images = frames[begin : begin + AT_ONCE]
+        full = np.pad(images, ((0, AT_ONCE - len(images)), (0, 0), (0, 0), (0, 0)))
+        found.append([np.asarray(one)[: len(images)] for one in _judged(params, full, side)])
+    logits, features = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    votes = logits.reshape(len(pictures.labels), -1, logits.shape[-1]).mean(1)
+    return Judged(int(np.sum(votes.argmax(-1) == pictures.labels)), features)
 
 
 def kept_in(folder: Path, dataset: Dataset, shapes: Sequence[Shape]) -> Path:
@@ -180,8 +179,8 @@ def trained(dataset: Dataset, shapes: Sequence[Shape], folder: Path, report: Cal
     """Return the parameters in the file of a folder, which is written after training where there is none.
 
     Args:
-        dataset: whose pictures it judges.
-        shapes: their shapes, the trained one first.
+        dataset: whose pictures, or frames, it judges.
+        shapes: their heights and widths, the trained one first.
         folder: of the file.
         report: called after each step of training.
     """

@@ -1,7 +1,14 @@
-"""Measures of sampled pictures: the Fréchet distance of features, and repeated content; and area averages."""
+"""Measures of sampled pictures: the Fréchet distance of features, repeated content, loops; and area averages."""
 
 import numpy as np
 from jaxtyping import Float
+
+LOOP = 0.4
+"""Correlation of a video with itself, moved by the trained frames, above which it is a loop.
+
+Of 1,500 true videos of moving glyphs, 16 frames of 28 pixels moved by 8, the largest has 0.29. Of 400 whose first 8
+frames are repeated, all have 1; where the repetition lies up to one pixel aside along both axes, 94 % have over 0.4.
+"""
 
 
 def frechet_distance(a: Float[np.ndarray, "N F"], b: Float[np.ndarray, "M F"]) -> float:
@@ -32,24 +39,41 @@ def frechet_distance(a: Float[np.ndarray, "N F"], b: Float[np.ndarray, "M F"]) -
     return float(max(distance, 0.0))
 
 
-def repetition(pictures: Float[np.ndarray, "N H W C"], period: int) -> float:
+def repetition(pictures: Float[np.ndarray, "N *F H W C"], period: int) -> float:
     """Return how far pictures repeat themselves: the mean autocorrelation at a period, along every longer side.
 
     It is the correlation of a picture with itself moved by `period` pixels, over the pixels that both cover: 1 for a
     tiled picture, 0 for independent content or where nothing changes. NaN where no side is longer than the period.
 
     Args:
-        pictures: at least one.
+        pictures: at least one, or videos, whose frames count together.
         period: pixels.
     """
     found = []
-    for axis in (1, 2):
+    for axis in (-3, -2):
         if pictures.shape[axis] > period:
             one, other = (np.take(pictures, places, axis).reshape(len(pictures), -1) for places in (
                 range(pictures.shape[axis] - period), range(period, pictures.shape[axis])
             ))  # fmt: skip
             found.append(correlations(one, other))
     return float(np.mean(found)) if found else float("nan")
+
+
+def loops(videos: Float[np.ndarray, "N F H W C"], period: int) -> float:
+    """Return the fraction of videos that are loops: what follows a period repeats the frames a period before.
+
+    A video is a loop if it correlates by more than `LOOP` with itself moved by `period` frames, over the frames that
+    both have. NaN where no video is longer than the period.
+
+    Args:
+        videos: at least one.
+        period: the trained number of frames.
+    """
+    if videos.shape[1] <= period:
+        return float("nan")
+    earlier, later = videos[:, :-period], videos[:, period:]
+    flat = lambda frames: frames.reshape(len(frames), -1)
+    return float(np.mean(correlations(flat(earlier), flat(later)) > LOOP))
 
 
 def correlations(a: Float[np.ndarray, "N P"], b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:

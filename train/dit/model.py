@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from pejax import make_encoding
 from pejax.models import DiT, Execution, dit
-from train.data.images import Dataset, evaluation_batches
+from train.data.images import Dataset
 from train.dit.config import Config, Shape
 from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
+from train.dit.pictures import size_of, spread, true_pictures
 from train.engine import attention_entropy
 from train.engine.config import split_list
 from train.engine.loop import Metrics
@@ -24,6 +25,9 @@ SUMS = ("loss", "count")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "by_step(above='linear')")
 """Extensions of an evaluation where none are given. They leave the trained size as it is."""
 
+OF_VIDEOS = ("none", "pi", "yarn", "riflex(axis=0)")
+"""Those of videos. Without a factor, they take it from the grid, axis by axis: of longer videos that of time alone."""
+
 PROBED = 8
 """Number of test images on which the entropy of attention is measured."""
 
@@ -33,6 +37,7 @@ class Sampler(Split[DiT]):
 
     Attributes:
         dit: config of the model.
+        usual: extensions of an evaluation where none are given.
         extended: the model with each extension of the evaluation.
 
     Args:
@@ -49,12 +54,13 @@ class Sampler(Split[DiT]):
         sizes = {name: getattr(config, name) for name in config.model_fields if name != "pe"}
         make = partial(
             dit, image_size=config.size, channels=channels, classes=classes, pe=config.pattern, dtype=config.dtype,
-            **sizes,
+            frames=config.frames, **sizes,
         )  # fmt: skip
         self.dit = make()
         super().__init__(lambda rngs: DiT(self.dit, rngs=rngs))
         self.dims = self.prototype.dims
-        chosen = split_list(config.extend, "extend") if config.extend else tuple(filter(self._has, EXTENSIONS))
+        self.usual = OF_VIDEOS if config.frames else EXTENSIONS
+        chosen = split_list(config.extend, "extend") if config.extend else tuple(filter(self._has, self.usual))
         self.extended: dict[str, Split[DiT]] = {
             extend: self
             if extend == "none"
@@ -78,7 +84,7 @@ class Sampler(Split[DiT]):
 
         Args:
             params: parameters of the model.
-            batch: `image` `(B, H, W, C)` and `label` `(B,)`.
+            batch: `image` `(B, H, W, C)`, or of videos `(B, F, H, W, C)`, and `label` `(B,)`.
             key: random key of the times, the noise and the classes that are dropped.
             execution: the devices, shardings and rematerialization.
         """
@@ -95,13 +101,13 @@ class Sampler(Split[DiT]):
     def velocity(
         self,
         params: Any,
-        x: Float[Array, "B h w c"],
+        x: Float[Array, "B *shape c"],
         time: Float[Array, " B"],
         labels: Int[Array, " B"],
         *,
         extend: str = "",
         execution: Execution = Execution(),
-    ) -> Float[Array, "B h w c"]:
+    ) -> Float[Array, "B *shape c"]:
         """Return the velocity at noisy images of any size.
 
         Args:
@@ -118,12 +124,12 @@ class Sampler(Split[DiT]):
     def pictures(
         self,
         params: Any,
-        noise: Float[Array, "B h w c"],
+        noise: Float[Array, "B *shape c"],
         labels: Int[Array, " B"],
         *,
         extend: str = "",
         execution: Execution = Execution(),
-    ) -> Float[Array, "B h w c"]:
+    ) -> Float[Array, "B *shape c"]:
         """Return the pictures of these classes that the flow makes of noise, normalized as the training images."""
         config = self.config
         velocity = partial(self.velocity, params, extend=extend, execution=execution)
@@ -143,16 +149,21 @@ class Sampler(Split[DiT]):
     def head_entropies(self, dataset: Dataset, params: Any, size: int) -> list[list[Array]]:
         """Return the attention entropy of every layer and head, `(L, H)`, on a few test images of one size at t = 1/2.
 
+        Args:
+            dataset: of the images.
+            params: trained.
+            size: side of the images, or frames of the videos.
+
         Raises:
             ValueError: the encoding refuses the size.
         """
-        count = min(PROBED, len(dataset.test(size)))
-        batch = next(evaluation_batches(dataset, size, count))
-        images, time = jnp.asarray(batch["image"]), jnp.full((count,), 0.5)
+        shape = self.config.shape_at(size)
+        source = dataset.test(*size_of(shape))
+        images, labels = map(jnp.asarray, true_pictures(dataset, source, shape, spread(len(source), PROBED)))
+        time = jnp.full((len(images),), 0.5)
         x = noisy(images, jax.random.normal(jax.random.key(0), images.shape), time)
-        labels = jnp.asarray(batch["label"])
         read = lambda params, execution: self.velocity(params, x, time, labels, execution=execution)
-        return attention_entropy.entropy_probe(read, axes=2, heads=True)(params)
+        return attention_entropy.entropy_probe(read, axes=len(self.dit.grid), heads=True)(params)
 
     def laws(self, params: Any) -> str:
         """Test the encoding of the first layer against its laws; return one line with the deviations."""

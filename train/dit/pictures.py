@@ -1,4 +1,4 @@
-"""True pictures of any shape: those of a data set at the longer side, averaged along the other one."""
+"""True pictures and videos of any shape: those of a data set at the longer side, averaged along the other one."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,9 @@ from train.dit.measures import area_weights
 
 
 class Pictures(NamedTuple):
-    """Normalized pictures of one shape with their classes."""
+    """Normalized pictures, or videos, of one shape with their classes."""
 
-    images: Float32[np.ndarray, "N h w C"]
+    images: Float32[np.ndarray, "N *F h w C"]
     labels: Int32[np.ndarray, " N"]
 
 
@@ -25,8 +25,8 @@ def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[n
 
     Args:
         dataset: whose pictures they are.
-        source: of squares.
-        shape: height and width, pixels.
+        source: of squares, as `size_of` a shape says.
+        shape: height and width, pixels, behind the frames of videos.
         indices: indices in the source.
     """
     batch = normalized_batch(dataset, source, indices)
@@ -36,13 +36,18 @@ def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[n
     return Pictures(averaged(batch["image"], shape), batch["label"])
 
 
-def averaged(images: Float32[np.ndarray, "N S S C"], shape: Shape) -> Float32[np.ndarray, "N h w C"]:
+def size_of(shape: Shape) -> Shape:
+    """Return the arguments of a source of squares for a shape: the longer side, and the frames of videos."""
+    return (max(shape[-2:]), *shape[:-2])
+
+
+def averaged(images: Float32[np.ndarray, "N *F S S C"], shape: Shape) -> Float32[np.ndarray, "N *F h w C"]:
     """Return images at a smaller shape: each pixel is the average over its area."""
-    height, width = images.shape[1:3]
-    if height != shape[0]:
-        images = np.einsum("hs,nswc->nhwc", area_weights(height, shape[0]), images)
-    if width != shape[1]:
-        images = np.einsum("ws,nhsc->nhwc", area_weights(width, shape[1]), images)
+    (height, width), (rows, columns) = images.shape[-3:-1], shape[-2:]
+    if height != rows:
+        images = np.einsum("hs,...swc->...hwc", area_weights(height, rows), images)
+    if width != columns:
+        images = np.einsum("ws,...hsc->...hwc", area_weights(width, columns), images)
     return images
 
 

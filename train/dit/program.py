@@ -1,8 +1,10 @@
-"""Train a diffusion transformer with any positional encoding, then sample pictures larger than in training.
+"""Train a diffusion transformer with any positional encoding, then sample larger pictures or longer videos.
 
     python -m train.dit --pe=rope_axial                       minutes on two cores, letters of embedded outlines
     python -m train.dit --pe=learned --eval_shapes=28,56,28x56,56x28
     python -m train.dit --preset=gpu --pe=rope_mixed          clothes at patches of 2, up to three times the size
+    python -m train.dit --preset=video                        moving letters, 8 frames in training, 16 sampled
+    python -m train.dit --frames=8 --data=moving_glyphs --eval_shapes=16x28x28,8x42x42
     python -m train.dit --resume --out=runs/rope_axial-glyphs-0        resumes a stopped run
     python -m train.evaluate runs/rope_axial-glyphs-0 --extend="none,yarn(beta_fast=8)"   samples again
     python -m train.dit --help                                every option
@@ -12,6 +14,7 @@ results.png and samples.png, the pictures. Beside it is the classifier that judg
 data and shapes.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -21,12 +24,12 @@ from train.data.images import CorruptImage, load, train_batches
 from train.data.images.augment import Augment
 from train.devices.flops import dit_flops
 from train.devices.memory import FLOAT, host_memory, require_room
-from train.dit.config import Config
+from train.dit.config import Config, in_words
 from train.dit.evaluate import evaluate
 from train.dit.model import SUMS, Sampler
 from train.dit.results import SampleResults
 from train.engine import session
-from train.engine.progress import IMAGES
+from train.engine.progress import IMAGES, VIDEOS
 from train.engine.task import Program, Task, params_from_init
 
 
@@ -36,23 +39,25 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the data, the model or the encoding.
     """
-    for height, width in config.shapes:
-        require_room(FLOAT * height * width, host_memory(), f"an image of {height} x {width} pixels")
-    what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
-    require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
-    dataset = load(config.data, size=config.size, validation=config.validation)
+    for shape in config.shapes:
+        require_room(FLOAT * math.prod(shape), host_memory(), f"an image of {in_words(shape)} pixels")
+    trained, whole = config.shapes[0], host_memory() * jax.process_count()
+    what = f"a batch of {config.batch} images of {in_words(trained)} pixels"
+    require_room(FLOAT * config.batch * math.prod(trained), whole, what)
+    dataset = load(config.data, size=config.size, validation=config.validation, frames=config.frames)
+    kind = "videos" if config.frames else "images"
     if config.batch > len(dataset.train):
-        raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")
+        raise ValueError(f"batch must be at most the {len(dataset.train)} training {kind}, got {config.batch}")
     sampler = Sampler(config, dataset.channels, len(dataset.classes))
-    refused = sampler.refusal("", config.shapes[0])
+    refused = sampler.refusal("", trained)
     if refused:
         raise ValueError(refused)
-    height, width = sampler.dit.grid
+    grid = sampler.dit.grid
     return Task(
         split=sampler,
         identity=dataset.identity,
-        about=f"{height}x{width} patches · {dataset.identity}, {len(dataset.train):,} images",
-        unit=IMAGES,
+        about=f"{'x'.join(map(str, grid))} patches · {dataset.identity}, {len(dataset.train):,} {kind}",
+        unit=VIDEOS if config.frames else IMAGES,
         sums=SUMS,
         steps=config.steps,
         restarts=config.restarts,
@@ -61,7 +66,7 @@ def make_task(config: Config) -> Task:
         batches=partial(train_batches, dataset, config.batch, config.seed, Augment()),
         loss=sampler.loss,
         kv_heads=config.heads,
-        length=height * width,
+        length=math.prod(grid),
         laws=sampler.laws,
         init_split=lambda before: Sampler(before, dataset.channels, len(dataset.classes)),
         params_from_init=lambda _, params: params_from_init(config, sampler.shapes, params),

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
+from train.dit.measures import LOOP
 from train.engine import figures, results
 
 
@@ -25,6 +26,9 @@ class SampleRow(NamedTuple):
         true_distance: Fréchet distance of as many true training pictures to the same test pictures.
         true_repeats: autocorrelation of the true test pictures.
         refused: why the encoding does not support the shape; empty = it does.
+        frames: frames of a video, of `size` x `width` pixels; 0 = a picture.
+        loops: fraction of videos that repeat themselves after the trained frames; NaN = none is longer.
+        true_loops: the same of as many true test videos.
     """
 
     size: int
@@ -37,6 +41,14 @@ class SampleRow(NamedTuple):
     true_distance: float = math.nan
     true_repeats: float = math.nan
     refused: str = ""
+    frames: int = 0
+    loops: float = math.nan
+    true_loops: float = math.nan
+
+    @property
+    def at(self) -> int:
+        """The place in figures and tables: the height of a picture, pixels, or the frames of a video."""
+        return self.frames or self.size
 
     @property
     def top1(self) -> float:
@@ -50,33 +62,61 @@ class SampleRow(NamedTuple):
 
     @property
     def in_percent(self) -> tuple[int, float, tuple[float, float]]:
-        """The height, and `top1` with its interval in percent."""
+        """The place, and `top1` with its interval in percent."""
         low, high = self.interval
-        return self.size, 100 * self.top1, (100 * low, 100 * high)
+        return self.at, 100 * self.top1, (100 * low, 100 * high)
 
     @property
     def pixels(self) -> str:
-        """The height and the width in words: "28 x 56"."""
-        return f"{self.size} x {self.width}"
+        """The height and the width in words: "28 x 56"; of a video "16 frames of 28 x 28"."""
+        return f"{f'{self.frames} frames of ' if self.frames else ''}{self.size} x {self.width}"
 
     @property
     def aspect(self) -> str:
-        """The aspect ratio in words: "1 x 2", empty for squares."""
+        """The aspect ratio in words, "1 x 2", empty for squares; of a video the pixels of a frame, "28 x 28"."""
+        if self.frames:
+            return f"{self.size} x {self.width}"
         both = math.gcd(self.size, self.width)
         return "" if self.size == self.width else f"{self.size // both} x {self.width // both}"
 
 
+class Measure(NamedTuple):
+    """A measure of a row.
+
+    Attributes:
+        name: in tables, with its unit.
+        form: format of a number.
+        best: which of two numbers is better.
+        number: that of what was sampled; NaN = there is none.
+        true: that of true pictures.
+    """
+
+    name: str
+    form: str
+    best: Callable[..., float]
+    number: Callable[[SampleRow], float]
+    true: Callable[[SampleRow], float]
+
+    def text(self, row: SampleRow, which: Callable[[SampleRow], float] | None = None) -> str:
+        """Return the number of a row in words, that of what was sampled where nothing else is said."""
+        value = (which or self.number)(row)
+        return "" if math.isnan(value) else self.form.format(value)
+
+
 MEASURES = (
-    ("class right, %", "{:.1f}", max, lambda row: 100 * row.top1),
-    ("Fréchet distance", "{:.2f}", min, lambda row: row.distance),
-    ("repeated content", "{:.2f}", min, lambda row: row.repeats),
+    Measure("class right, %", "{:.1f}", max, lambda row: 100 * row.top1, lambda row: 100 * row.true_top1),
+    Measure("Fréchet distance", "{:.2f}", min, lambda row: row.distance, lambda row: row.true_distance),
+    Measure("repeated content", "{:.2f}", min, lambda row: row.repeats, lambda row: row.true_repeats),
+    Measure("loops, %", "{:.1f}", min, lambda row: 100 * row.loops, lambda row: 100 * row.true_loops),
 )
-"""Measures of a row: name, format, which of two numbers is better, and the number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleResults(results.Evaluation):
-    """Measures of the pictures of one run at many shapes; `trained` is the side of the training images, in pixels."""
+    """Measures of the pictures of one run at many shapes, the trained one first.
+
+    `trained` is the side of the training images, in pixels, or the frames of the training videos.
+    """
 
     row = SampleRow
     higher = True
@@ -89,8 +129,28 @@ class SampleResults(results.Evaluation):
         return tuple(dict.fromkeys(row.aspect for row in self.rows))
 
     def of(self, aspect: str) -> list[SampleRow]:
-        """Return the rows of an aspect ratio, by ascending height."""
-        return sorted((row for row in self.rows if row.aspect == aspect), key=lambda row: row.size)
+        """Return the rows of an aspect ratio by ascending height, or those of a size of frames by ascending length."""
+        return sorted((row for row in self.rows if row.aspect == aspect), key=lambda row: row.at)
+
+    @property
+    def videos(self) -> bool:
+        """Whether these are videos."""
+        return self.rows[0].frames > 0
+
+    @property
+    def extent(self) -> str:
+        """The shape of the training pictures in words: "28 px", "8 frames"."""
+        return f"{self.trained} {'frames' if self.videos else 'px'}"
+
+    @property
+    def what(self) -> str:
+        """The name of what is sampled."""
+        return "videos" if self.videos else "pictures"
+
+    @property
+    def meaning(self) -> str:
+        """The meaning of the measures."""
+        return OF_VIDEOS if self.videos else CAPTION
 
     def stored_rows(self) -> list[dict[str, Any]]:
         """Return the rows as JSON, without what was not measured."""
@@ -111,29 +171,29 @@ class SampleResults(results.Evaluation):
     def tables(cls, runs: Sequence[Self]) -> list[Table]:
         """Return the table for the terminal of evaluations of one run with several extensions."""
         first = runs[0]
-        title = f"sampled pictures, {first.name}, {first.data}, trained at {first.trained} px"
-        heads = ("pixels", "extension", "class right, %", "Fréchet distance", "repeated content")
-        table = Table(*heads, title=title, caption=results.caption(first, CAPTION))
-        number = lambda value: "" if math.isnan(value) else f"{value:.2f}"
+        title = f"sampled {first.what}, {first.name}, {first.data}, trained at {first.extent}"
+        known = [measure for measure in MEASURES if any(measure.text(row) for run in runs for row in run.rows)]
+        heads = ("pixels", "extension", *(measure.name for measure in known))
+        table = Table(*heads, title=title, caption=results.caption(first, first.meaning))
         for rows in zip(*(run.rows for run in runs), strict=True):
             one = next((row for row in rows if not row.refused), rows[0])
-            top1 = "" if math.isnan(one.true_top1) else f"{100 * one.true_top1:.1f}"
-            true = (top1, number(one.true_distance), number(one.true_repeats))
-            style = "bold" if one.size == one.width == first.trained else None
-            table.add_row(one.pixels, "true pictures", *true, style=style)
+            style = "bold" if one.pixels == first.rows[0].pixels else None
+            true = [measure.text(one, measure.true) for measure in known]
+            table.add_row(one.pixels, f"true {first.what}", *true, style=style)
             for run, row in zip(runs, rows, strict=True):
+                cells = [measure.text(row) for measure in known]
                 half = 50 * (row.interval[1] - row.interval[0])
-                found = (f"{100 * row.top1:.1f} ± {half:.1f}", number(row.distance), number(row.repeats))
-                cells = ("refused", "", "") if row.refused else found
-                table.add_row("", "as trained" if run.extend == "none" else run.extend, *cells, style=style)
+                right = "refused" if row.refused else f"{100 * row.top1:.1f} ± {half:.1f}"
+                extend = "as trained" if run.extend == "none" else run.extend
+                table.add_row("", extend, right, *cells[1:], style=style)
             table.add_section()
         return [table]
 
     def scores(self) -> dict[str, dict[int, float]]:
-        """Return the fraction of pictures of the right class in percent by height, for each aspect ratio."""
+        """Return the fraction of the right class in percent by height or frames, for each aspect ratio or size."""
         return {
             f"class right{f' at {aspect}' if aspect else ''}, %": {
-                row.size: 100 * row.top1 for row in self.of(aspect) if not row.refused
+                row.at: 100 * row.top1 for row in self.of(aspect) if not row.refused
             }
             for aspect in self.aspects
         }
@@ -142,28 +202,33 @@ class SampleResults(results.Evaluation):
     def markdown(cls, runs: Sequence[Self]) -> str:
         """Return one table per measure and aspect ratio: one row per run, one column per height, the best in bold.
 
+        Of videos there is one per measure and size of a frame, with one column per number of frames.
+
         Raises:
             ValueError: runs on different data or trained at different sizes.
         """
-        parts = [f"Sampled by models that were trained at {runs[0].trained} px. {CAPTION}"]
-        for name, form, best, number in MEASURES:
+        parts = [f"Sampled by models that were trained at {runs[0].extent}. {runs[0].meaning}"]
+        by = "by the number of frames" if runs[0].videos else "by the height of pictures"
+        for measure in MEASURES:
             for aspect in runs[0].aspects:
-                measured = lambda row, number=number: None if math.isnan(number(row)) else number(row)
-                found = [{row.size: measured(row) for row in run.of(aspect)} for run in runs]
+                measured = lambda row, number=measure.number: None if math.isnan(number(row)) else number(row)
+                found = [{row.at: measured(row) for row in run.of(aspect)} for run in runs]
                 if any(value is not None for one in found for value in one.values()):
-                    title = f"{name}, by the height of pictures{f' of {aspect}' if aspect else ''}:"
-                    parts += [title, results.grid(runs, found, best, form)]
+                    title = f"{measure.name}, {by}{f' of {aspect}' if aspect else ''}:"
+                    parts += [title, results.grid(runs, found, measure.best, measure.form)]
         return results.document(runs, *parts)
 
     @classmethod
     def draw(cls, runs: Sequence[Self], path: Path) -> None:
-        """Draw the fraction of pictures of the right class against the side of square pictures, and its interval."""
-        curves = [figures.curve(row.in_percent for row in run.of("")) for run in runs]
+        """Draw the fraction of the right class, and its interval, by the side of squares or the length of videos."""
+        curves = [figures.curve(row.in_percent for row in run.of(run.aspects[0])) for run in runs]
+        what, videos = runs[0].what, runs[0].videos
         figures.draw_curves(
             runs, curves, path,
-            trained=f"trained at {runs[0].trained} px",
-            xlabel="side of the sampled pictures (pixels)", ylabel="pictures of the right class, %",
-            title=f"{runs[0].data}: pictures sampled at sizes that training never saw",
+            trained=f"trained at {runs[0].extent}",
+            xlabel="frames of the sampled videos" if videos else "side of the sampled pictures (pixels)",
+            ylabel=f"{what} of the right class, %",
+            title=f"{runs[0].data}: {what} sampled at {'lengths' if videos else 'sizes'} that training never saw",
         )  # fmt: skip
 
 
@@ -172,4 +237,11 @@ CAPTION = (
     "for. Fréchet distance: to true test pictures, in its features. Repeated content: autocorrelation at the trained "
     "side. True pictures: accuracy on test pictures, the distance of as many training pictures, and the test pictures' "
     "autocorrelation; what is wider than high is stretched."
+)
+
+OF_VIDEOS = (
+    "Class right: a classifier of ours, trained on single true frames, finds the class that was asked for, by the mean "
+    "of its logits over the frames. Fréchet distance: of frames to those of true test videos, in its features. Loops: "
+    f"videos that correlate by more than {LOOP} with themselves moved by the trained frames. True videos: accuracy on "
+    "as many test videos, the distance of as many training videos, and the loops among the test videos."
 )

@@ -31,6 +31,7 @@ class Unit(NamedTuple):
 
 
 IMAGES = Unit("images", "img")
+VIDEOS = Unit("videos", "vid")
 TOKENS = Unit("tokens", "tok")
 
 LARGEST = 2**30

@@ -102,7 +102,7 @@ class AbstractStep(NamedTuple):
         batch: shapes of a batch.
         work: its sizes.
         state: bytes of the training state, all devices together.
-        unit: unit of throughput, "tokens" or "images".
+        unit: unit of throughput, "tokens", "images" or "videos".
         units: number of units per step.
     """
 
@@ -178,8 +178,8 @@ def dit_step(config: dit_config.Config, channels: int, classes: int) -> Abstract
         ValueError: the config does not fit the model or its encoding.
     """
     model = diffuse.Sampler(config, channels, classes)
-    picture, side = model.dit, config.size
-    tokens = picture.grid[0] * picture.grid[1]
+    picture = model.dit
+    tokens = math.prod(picture.grid)
     work = _work(
         config,
         picture.layers,
@@ -192,11 +192,12 @@ def dit_step(config: dit_config.Config, channels: int, classes: int) -> Abstract
         model_flops=dit_flops(picture, config.batch),
     )
     batch = {
-        "image": jax.ShapeDtypeStruct((config.batch, side, side, channels), jnp.float32),
+        "image": jax.ShapeDtypeStruct((config.batch, *picture.shape, channels), jnp.float32),
         "label": jax.ShapeDtypeStruct((config.batch,), jnp.int32),
     }
     state = _state(config, model)
-    return AbstractStep(config, model, model.loss, diffuse.SUMS, batch, work, state, "images", config.batch)
+    unit = "videos" if config.frames else "images"
+    return AbstractStep(config, model, model.loss, diffuse.SUMS, batch, work, state, unit, config.batch)
 
 
 def seq2seq_step(config: seq2seq_config.Config) -> AbstractStep:

@@ -162,7 +162,8 @@ def _beside(folder: Path, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dic
 
 def scored_of(found: Evaluation) -> Scored:
     """Return an evaluation of a trainer as it is reported."""
-    rows = [(row.size if hasattr(row, "size") else row.length, row) for row in found.rows]
+    place = lambda row: next(getattr(row, name) for name in ("at", "size", "length") if hasattr(row, name))
+    rows = [(place(row), row) for row in found.rows]
     refused = {size: row.refused for size, row in rows if getattr(row, "refused", "")}
     counts = {size: _count(row) for size, row in rows}
     examples = counts.get(found.trained, max(counts.values()))

@@ -114,6 +114,8 @@ def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
         "vit": "image side, pixels", "seq2seq": "length of the source, tokens", "dit": "height of the picture, pixels",
     }  # fmt: skip
     side = of_program.get(group.key.program, "context length, tokens")
+    if group.unit == "frames":
+        side = "length of the video, frames"
     trained = group.key.trained
     better = "higher" if group.higher else "lower"
     caption = f"Of the test data; {better} is better."

@@ -31,6 +31,9 @@ KINDS = {
 }
 """Subject and unit of sizes of each program."""
 
+VIDEOS = ("Sampled videos", "frames")
+"""The same of runs on videos."""
+
 SECTIONS, MEASURES, SIZES = 100, 12, 60
 """Most sections of a report, and most measures and sizes of one: those that most encodings have."""
 
@@ -64,10 +67,15 @@ class Key(NamedTuple):
     settings: Settings
 
     @property
+    def kind(self) -> tuple[str, str]:
+        """Subject and unit of sizes."""
+        return VIDEOS if dict(self.settings).get("frames") else KINDS[self.program]
+
+    @property
     def extent(self) -> str:
         """The trained size or length in words: "28 px", "up to 16 tokens"."""
         mixed = "up to " if self.program == "seq2seq" else ""
-        return f"{mixed}{self.trained} {KINDS[self.program][1]}"
+        return f"{mixed}{self.trained} {self.kind[1]}"
 
 
 class Series(NamedTuple):
@@ -115,8 +123,8 @@ class Group(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit of sizes or lengths: px or tokens."""
-        return KINDS[self.key.program][1]
+        """The unit of sizes or lengths: px, frames or tokens."""
+        return self.key.kind[1]
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -193,7 +201,7 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
     """Return a title per section; equal titles are told apart by the settings that differ."""
     first: dict[Key, str] = {}
     for key in keys:
-        kind = KINDS[key.program][0]
+        kind = key.kind[0]
         data = plain(key.data, IN_A_TITLE)
         first[key] = f"{kind}: {data}, trained at {key.extent}" if data else f"{kind}: unknown data"
     found: dict[Key, str] = {}

@@ -231,7 +231,7 @@ class ViTConfig(Config):
 @checked_fields
 @dataclass(frozen=True, repr=False)
 class DiTConfig(Config):
-    """A diffusion transformer: its layers have adaptive norms, which read the time and the class of the picture.
+    """A diffusion transformer of pictures or videos, whose layers' norms adapt to the time of the flow and the class.
 
     Args:
         image_size: (height, width) of the training images, pixels.
@@ -242,10 +242,11 @@ class DiTConfig(Config):
         classes: number of classes. One more vector stands for no class.
         norm: norm after the last layer, which is adaptive, too.
         dtype: type of the computation, "float32" or "bfloat16"; parameters and the output are float32.
+        frames: F, frames of the training videos, each with patches of its own. 0 = the model is one of pictures.
 
     Raises:
-        ValueError: a count below 1, no layers, one without adaptive norms, an image whose sides are not multiples of
-            the patch, or an unknown dtype.
+        ValueError: a count below 1, negative frames, no layers, one without adaptive norms, an image whose sides are
+            not multiples of the patch, or an unknown dtype.
     """
 
     image_size: tuple[int, int]
@@ -256,18 +257,43 @@ class DiTConfig(Config):
     classes: int
     norm: NormConfig = PLAIN_NORM
     dtype: str = "float32"
+    frames: int = 0
 
     def __post_init__(self) -> None:
         check_counts(self, "patch", "channels", "width", "classes")
+        check_counts(self, "frames", least=0)
         _ = self.grid
         _check_model(self)
         if not all(layer.adaptive for layer in self.layers):
             raise ValueError("the layers of a diffusion transformer must have adaptive=True, got False")
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches of the training images."""
-        return patch_grid(self.image_size, self.patch)
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a training picture, (height, width), or of a training video, (frames, height, width)."""
+        return (self.frames, *self.image_size) if self.frames else self.image_size
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Rows and columns of patches of the training pictures, behind the frames of videos."""
+        return self.grid_of(self.shape)
+
+    def grid_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the grid of tokens of a picture, (rows, columns), or of a video, (frames, rows, columns).
+
+        Args:
+            shape: (height, width), or (frames, height, width), in pixels.
+
+        Raises:
+            ValueError: a shape of another number of axes, or sides that are not multiples of the patch.
+        """
+        axes = ("frames", "height", "width") if self.frames else ("height", "width")
+        if len(shape) != len(axes):
+            what = f"a model of frames={self.frames} takes {'videos' if self.frames else 'pictures'}"
+            raise ValueError(f"{what}, images (B, {', '.join(axes)}, C), got axes {shape} between B and C")
+        *frames, height, width = shape
+        if frames and frames[0] < 1:
+            raise ValueError(f"videos must have at least one frame, got shape {shape}")
+        return (*frames, *patch_grid((height, width), self.patch))
 
     @property
     def pixels(self) -> int:

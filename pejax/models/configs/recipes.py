@@ -243,6 +243,7 @@ def dit(
     pe: str | Spec | LayerPattern = "rope_axial",
     extend: str | Extension | None = None,
     dtype: str = "float32",
+    frames: int = 0,
 ) -> DiTConfig:
     """Return the config of a usual `DiT`: layers with adaptive norms without weights (adaLN-Zero).
 
@@ -260,13 +261,17 @@ def dit(
             (`pejax.specs.LayerPattern`).
         extend: extension of the encoding beyond the trained grid, a record of `pejax.extensions` or its string.
         dtype: type of the computation, "float32" or "bfloat16"; parameters and the output are float32.
+        frames: F, frames of the training videos; 0 = the model is one of pictures.
 
     Raises:
-        ValueError: a count below 1, an image whose sides are not multiples of the patch, or an unknown dtype.
+        ValueError: a count below 1, negative frames, an image whose sides are not multiples of the patch, or an unknown
+            dtype.
 
     Examples:
         >>> dit(image_size=(28, 56), patch=4).grid
         (7, 14)
+        >>> dit(image_size=28, patch=4, frames=8, heads=2, width=96).grid
+        (8, 7, 7)
     """
     _check_counts(classes=classes, width=width, layers=layers, heads=heads, mlp_ratio=mlp_ratio)
     style = Style(PLAIN_NORM, "gelu_tanh", False, "qkvo")
@@ -274,7 +279,7 @@ def dit(
     return DiTConfig(
         (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
         tuple(dataclasses.replace(layer(own), adaptive=True) for own in parse_pattern(pe).layers(layers)),
-        classes=classes, dtype=dtype,
+        classes=classes, dtype=dtype, frames=frames,
     )  # fmt: skip
 
 

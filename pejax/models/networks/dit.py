@@ -3,11 +3,14 @@
     c = time_out(silu(time_in(features of t))) + vector of the class
     x = patches @ W + b  ->  embed  ->  L blocks with adaptive norms that read c  ->  adaptive norm  ->  pixels
 
-Model and number of tokens are the same for every encoding, and for images of any size and aspect ratio.
+Model and number of tokens are the same for every encoding, and for images of any size and aspect ratio. A model of
+videos cuts every frame into patches, and has three axes of positions: frame, row, column.
 
 Reference:
     Peebles & Xie 2023, "Scalable Diffusion Models with Transformers" (arXiv 2212.09748), section 3.2.
 """
+
+import math
 
 import chex
 import jax
@@ -19,7 +22,7 @@ from pejax._arguments import checked
 from pejax._encoding import STEP, Encoding, Extent, adapt
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._positions import TokenPositions, grid_positions
-from pejax.models.configs.model import DiTConfig, patch_grid
+from pejax.models.configs.model import DiTConfig
 from pejax.models.execution import Execution
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts.attention import LayerContext
@@ -47,6 +50,16 @@ def patches_to_images(
     (rows, columns), batch = grid, len(patches)
     pixels = patches.reshape(batch, rows, columns, patch, patch, -1).swapaxes(2, 3)
     return pixels.reshape(batch, rows * patch, columns * patch, -1)
+
+
+def frame_positions(grid: tuple[int, ...]) -> Int[Array, "T A"]:
+    """Return the positions of the patches of a picture, (row, column), or a video, (frame, row, column), in order."""
+    *frames, rows, columns = grid
+    patches = grid_positions(rows, columns)
+    if not frames:
+        return patches
+    frame = jnp.repeat(jnp.arange(frames[0], dtype=patches.dtype), rows * columns)
+    return jnp.column_stack([frame, jnp.tile(patches, (frames[0], 1))])
 
 
 class DiT(Layered):
@@ -90,45 +103,50 @@ class DiT(Layered):
     @checked
     def __call__(
         self,
-        images: Float[Array, "B height width channels"],
+        images: Float[Array, "B *shape channels"],
         time: Float[Array, " B"],
         labels: Int[Array, " B"] | None = None,
         *,
-        positions: Num[Array, "*#B T 2"] | None = None,
+        positions: Num[Array, "*#B T A"] | None = None,
         extent: Extent | None = None,
         step: float | Float[Array, ""] | None = None,
         execution: Execution = Execution(),
-    ) -> Float[Array, "B height width channels"]:
+    ) -> Float[Array, "B *shape channels"]:
         """Return the prediction for noisy images of any size whose sides are multiples of the patch, in float32.
 
         Args:
-            images: floating point, channels last.
+            images: floating point, channels last: pictures `(B, height, width, C)`, or where `config.frames` is not 0
+                videos `(B, F, height, width, C)` of any number of frames.
             time: t of each image, from 0 to 1.
             labels: class of each image; `config.classes` = no class. None = no class for all of them.
-            positions: (row, column) of each patch in raster order, in patches; None = the image's own grid.
-            extent: grid (rows, columns), in patches, that the encoding adapts to; None = the image's own grid.
+            positions: (row, column) of each patch in raster order, in patches, of videos (frame, row, column), frame
+                by frame; None = the image's own grid.
+            extent: grid (rows, columns) or (frames, rows, columns), in patches, that the encoding adapts to; None = the
+                image's own grid.
             step: step of the schedule that encodings extended `by_step` read, one number for all images. None = there
                 are no such encodings.
             execution: device mesh, sharding and rematerialization.
 
         Raises:
-            ValueError: images with another number of channels or sides that are not multiples of the patch, positions
-                of another shape, or no step for an encoding that needs it.
+            ValueError: images of another number of axes or channels, or of sides that are not multiples of the patch,
+                positions of another shape, or no step for an encoding that needs it.
             TypeError: images of an integer type, whose scale the model cannot know.
         """
         config, (batch, *sides, channels) = self.config, images.shape
         if not batch:
             raise ValueError(f"images must be at least one, got shape {images.shape}")
-        grid = patch_grid((sides[0], sides[1]), config.patch)
-        tokens = grid[0] * grid[1]
+        grid = config.grid_of(tuple(sides))
+        tokens = math.prod(grid)
         if channels != config.channels:
             raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
-        positions = grid_positions(*grid) if positions is None else positions
-        if positions.shape not in ((tokens, 2), (batch, tokens, 2)):
-            raise ValueError(f"positions must be ({tokens}, 2) or ({batch}, {tokens}, 2), got {positions.shape}")
+        positions, axes = frame_positions(grid) if positions is None else positions, len(grid)
+        if positions.shape not in ((tokens, axes), (batch, tokens, axes)):
+            rule = f"positions must be ({tokens}, {axes}) or ({batch}, {tokens}, {axes})"
+            raise ValueError(f"{rule}, got {positions.shape}")
         extent = grid if extent is None else extent
         own = {} if step is None else {STEP: jnp.asarray(step, jnp.float32)}
-        x = self.patch(images_to_patches(images, config.patch))
+        patches = images_to_patches(images.reshape(-1, *images.shape[-3:]), config.patch)
+        x = self.patch(patches.reshape(batch, tokens, config.pixels))
         if self.encoding.embed is not None:
             params = {**self.encoding_params(), **own}
             x = self.encoding.embed(adapt(self.encoding, params, extent), x, positions)
@@ -141,7 +159,8 @@ class DiT(Layered):
         shift, scale = jnp.split(self.modulation.of(ACTIVATIONS["silu"], condition)[:, None], 2, axis=-1)
         x = self.out(modulated(normed(self.norm, x.astype(jnp.float32)), shift, scale))
         chex.assert_shape(x, (batch, tokens, config.pixels))
-        return patches_to_images(x, grid, config.patch)
+        found = patches_to_images(x.reshape(patches.shape), (grid[-2], grid[-1]), config.patch)
+        return found.reshape(images.shape)
 
     def _condition(self, time: Float[Array, " B"], labels: Int[Array, " B"] | None) -> Float[Array, "B C"]:
         """Return the vector of each image that adaptive norms read: the sum of those of its time and of its class."""

@@ -67,6 +67,22 @@ def _draw(
     split: str, labels: Int[np.ndarray, " N"], draws: Float[np.ndarray, "N draws"], size: int
 ) -> UInt8[np.ndarray, "N S S"]:
     which, font, *placement, paper, ink = draws.T
+    chosen, owner, begin = glyph_edges(split, labels, which, font)
+    covered = coverage(size * placed(chosen, owner, begin, *placement), owner, len(labels), size)
+    return inked(covered, paper, ink)
+
+
+def glyph_edges(
+    split: str, labels: Int[np.ndarray, " N"], which: Float[np.ndarray, " N"], font: Float[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, "E 2 2"], Int[np.ndarray, " E"], Int[np.ndarray, " N"]]:
+    """Return the edges of a glyph of each class, in ems, the glyph of each edge, and the first edge of each glyph.
+
+    Args:
+        split: `train` or `test`, whose fonts differ.
+        labels: classes.
+        which: uniform random numbers in [0, 1) that choose among the characters of a class.
+        font: those that choose among the fonts.
+    """
     edges, first = font_edges(split)
     members = [CLASSES[label] for label in labels]
     character = [CHARACTERS.index(chars[int(u * len(chars))]) for chars, u in zip(members, which, strict=True)]
@@ -74,8 +90,13 @@ def _draw(
     count = np.append(first[1:], len(edges))[glyph] - first[glyph]
     owner = np.repeat(np.arange(len(labels)), count)
     begin = np.cumsum(count) - count
-    chosen = edges[np.arange(len(owner)) + (first[glyph] - begin)[owner]]
-    covered = coverage(size * placed(chosen, owner, begin, *placement), owner, len(labels), size)
+    return edges[np.arange(len(owner)) + (first[glyph] - begin)[owner]], owner, begin
+
+
+def inked(
+    covered: Float[np.ndarray, "N S S"], paper: Float[np.ndarray, " N"], ink: Float[np.ndarray, " N"]
+) -> UInt8[np.ndarray, "N S S"]:
+    """Return covered fractions as gray pixels: light ink on dark paper, both by uniform random numbers in [0, 1]."""
     dark, light = 0.35 * paper[:, None, None], 0.55 + 0.45 * ink[:, None, None]
     return np.rint(255 * (dark + (light - dark) * covered)).astype(np.uint8)
 
@@ -97,17 +118,29 @@ def placed(
     degrees; its larger side becomes 0.55 to 0.85; its center moves by up to 0.1 along both axes, and a margin of 0.05
     remains.
     """
-    width, lean, angle = np.exp(0.15 * (2 * aspect - 1)), 0.2 * (2 * slant - 1), np.radians(12) * (2 * turn - 1)
-    rotation = np.moveaxis(np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]), 2, 0)
-    zero = np.zeros_like(width)
-    shape = np.moveaxis(np.array([[width, lean], [zero, zero - 1]]), 2, 0)
-    edges = np.einsum("eij,ekj->eki", (rotation @ shape)[owner], edges)
-    low, high = np.minimum.reduceat(edges[:, 0], begin), np.maximum.reduceat(edges[:, 0], begin)
+    edges, low, high = distorted(edges, owner, begin, aspect, turn, slant)
     scale = (0.55 + 0.3 * extent)[:, None] / (high - low).max(axis=1, keepdims=True)
     free = np.minimum(0.9 - scale * (high - low), 0.2)
     center = 0.5 + free * (np.stack([right, down], axis=1) - 0.5)
     shift = center - scale * (low + high) / 2
     return scale[owner, None] * edges + shift[owner, None]
+
+
+def distorted(
+    edges: Float[np.ndarray, "E 2 2"],
+    owner: Int[np.ndarray, " E"],
+    begin: Int[np.ndarray, " N"],
+    aspect: Float[np.ndarray, " N"],
+    turn: Float[np.ndarray, " N"],
+    slant: Float[np.ndarray, " N"],
+) -> tuple[Float[np.ndarray, "E 2 2"], Float[np.ndarray, "N 2"], Float[np.ndarray, "N 2"]]:
+    """Return outlines, y down, with another aspect ratio, sheared and rotated, and the corners of each glyph's box."""
+    width, lean, angle = np.exp(0.15 * (2 * aspect - 1)), 0.2 * (2 * slant - 1), np.radians(12) * (2 * turn - 1)
+    rotation = np.moveaxis(np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]), 2, 0)
+    zero = np.zeros_like(width)
+    shape = np.moveaxis(np.array([[width, lean], [zero, zero - 1]]), 2, 0)
+    edges = np.einsum("eij,ekj->eki", (rotation @ shape)[owner], edges)
+    return edges, np.minimum.reduceat(edges[:, 0], begin), np.maximum.reduceat(edges[:, 0], begin)
 
 
 @functools.cache

@@ -104,12 +104,12 @@ class Squares:
         return as_array(central_square(as_picture(image), self.size)), label
 
 
-def training_source(ds: Dataset, size: int) -> Source:
-    """Return the training images at `size` by `size` pixels: drawn, resized, or central squares of files."""
-    return Squares(ds.train, size) if ds.train_at is None else ds.train_at(size)
+def training_source(ds: Dataset, size: int, *frames: int) -> Source:
+    """Return the training images at `size` by `size` pixels: drawn, resized, or central squares of files; or videos."""
+    return Squares(ds.train, size) if ds.train_at is None else ds.train_at(size, *frames)
 
 
-def normalize(pixels: UInt8[np.ndarray, "B S S C"], ds: Dataset) -> Float32[np.ndarray, "B S S C"]:
+def normalize(pixels: UInt8[np.ndarray, "B *F S S C"], ds: Dataset) -> Float32[np.ndarray, "B *F S S C"]:
     """Return `(pixels / 255 - mean) / std`, channel by channel."""
     mean, std = (np.asarray(values, np.float32) for values in (ds.mean, ds.std))
     return pixels * (1 / (255 * std)) - mean / std

@@ -118,8 +118,9 @@ class MadeImages:
         Raises:
             ValueError: they do not fit into memory.
         """
-        side = len(self[0][0])
-        require_room(len(self) * self[0][0].size, host_memory(), f"{len(self):,} images of {side} x {side} pixels")
+        one = self[0][0]
+        sides = " x ".join(map(str, one.shape[:-1]))
+        require_room(len(self) * one.size, host_memory(), f"{len(self):,} images of {sides} pixels")
         parts = [self.make(part) for part in np.split(np.arange(len(self)), range(CHUNK, len(self), CHUNK))]
         return Images(np.concatenate(parts), self.labels)
 
@@ -158,14 +159,15 @@ def unpack(path: Path, digest: str) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Training images and test images, at any size.
+    """Training images and test images, at any size, or videos.
 
     `train[i]` and `test(size)[i]` are `(uint8 H W C, int)`. If `train` is `Images`, its images are `size` pixels
-    wide; otherwise they have their stored sizes, and the pipeline crops them to `size`.
+    wide; otherwise they have their stored sizes, and the pipeline crops them to `size`. Of videos, `train[i]` and
+    `test(size, F)[i]` are `(uint8 F H W C, int)`, and `test(size)` are their first frames, as pictures.
     """
 
     train: Source
-    test: Callable[[int], Source]
+    test: Callable[..., Source]
     classes: tuple[str, ...]  # names of the classes
     channels: int  # 1 or 3
     size: int  # side of the training images, pixels
@@ -174,8 +176,8 @@ class Dataset:
     mirror: bool  # whether a mirrored image keeps its class
     note: str  # one line for tables of results
     identity: str  # different for different content; stored in checkpoints
-    train_at: Callable[[int], MadeImages] | None = None  # the training images at any size; None: they have one size
-
+    train_at: Callable[..., MadeImages] | None = None  # the training images at any size; None: they have one size
+    frames: int = 0  # frames of the training videos; 0: they are pictures
     skipped: set[str] | None = None  # names of the skipped corrupt images; None: a corrupt image is an error
 
 
@@ -200,10 +202,10 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     return dataclasses.replace(
         dataset,
         train=train.subset(np.sort(kept)),
-        test=lambda size: draw(size).subset(np.sort(held)),
+        test=lambda *at: draw(*at).subset(np.sort(held)),
         note=f"{dataset.note}; {len(held):,} training images, not trained on, are evaluated on",
         identity=f"{dataset.identity}-validation-{len(held)}",
-        train_at=lambda size: draw(size).subset(np.sort(kept)),
+        train_at=lambda *at: draw(*at).subset(np.sort(kept)),
     )
 
 
