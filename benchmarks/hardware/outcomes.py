@@ -15,7 +15,7 @@ class Case(NamedTuple):
     """One piece of work of a process.
 
     Attributes:
-        stage: prove, measure or train.
+        stage: prove, measure, train or sample.
         name: unique within its stage.
         task: `module:function`; called with the arguments, it returns a mapping with an `outcome`.
         arguments: arguments that JSON can hold.

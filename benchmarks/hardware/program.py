@@ -1,7 +1,8 @@
 """Prove, measure and train on a GPU, in minutes, with one command.
 
     python -m benchmarks.hardware --minutes=8 --out=DIR    every implementation against float64, times, memory, tables
-    python -m benchmarks.hardware --minutes=0 --out=DIR    the full recipe of training, however long it takes
+    python -m benchmarks.hardware --minutes=0 --out=DIR    all, with full recipes of training, however long it takes
+    python -m benchmarks.hardware --stages=sample --minutes=14 --out=DIR    pictures and videos sampled by train.dit
     python -m benchmarks.hardware --plan                   what each stage is expected to take
     python -m benchmarks.hardware --rehearse --out=DIR     every stage on the CPU, with toy sizes
 
@@ -19,12 +20,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware import measure, prove, shared_memory, train
+from benchmarks.hardware import measure, prove, sample, shared_memory, train
 from benchmarks.hardware.device import refusal, remarks
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import BAD, Case
 from benchmarks.hardware.run import (
     MOST,
+    SHARED,
     Run,
     Settings,
     Stage,
@@ -36,7 +38,9 @@ from benchmarks.hardware.run import (
 )
 from train.devices.hosts import code_digest
 
-STAGES: dict[str, Stage] = {"prove": prove.STAGE, "measure": measure.STAGE, "train": train.STAGE}
+STAGES: dict[str, Stage] = {
+    "prove": prove.STAGE, "measure": measure.STAGE, "train": train.STAGE, "sample": sample.STAGE,
+}  # fmt: skip
 
 
 def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
@@ -45,13 +49,15 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
         prog="python -m benchmarks.hardware", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, help="time for all stages, minutes (default 8); 0 = no limit")
-    parser.add_argument("--stages", default="prove,measure,train", help="stages, separated by commas (default: all)")
+    parser.add_argument("--stages", help="stages, separated by commas (default: all; in a limited time not sample)")
     parser.add_argument("--out", type=Path, default=Path("runs/hardware"), metavar="DIR", help="folder of the results")
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU: toy sizes, kernels interpreted")
     parser.add_argument("--jobs", type=int, default=0, help="processes side by side; 0 = what the card holds")
     parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
     chosen = parser.parse_args(argv)
-    stages = [name.strip() for name in chosen.stages.split(",")]
+    unlimited = chosen.rehearse or chosen.plan or chosen.minutes == 0
+    every = ",".join(STAGES if unlimited else SHARED)
+    stages = [name.strip() for name in (every if chosen.stages is None else chosen.stages).split(",")]
     unknown = [name for name in stages if name not in STAGES]
     if unknown:
         parser.error(f"--stages must be of {', '.join(STAGES)}, got {unknown[0]!r}")

@@ -12,8 +12,14 @@ from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import Case
 from benchmarks.hardware.pool import Pool, Worker
 
-SECONDS = {"prove": 190.0, "measure": 170.0, "train": 120.0}
-"""Seconds of each stage out of eight minutes; of other times, as large a share. The last has what the others left."""
+SECONDS = {"prove": 190.0, "measure": 170.0, "train": 120.0, "sample": 480.0}
+"""Seconds of each stage out of eight minutes; of other times, as large a share. The last has what the others left.
+
+The stage that samples takes eight minutes by itself, and is not among those that share them unless it is named.
+"""
+
+SHARED = ("prove", "measure", "train")
+"""Stages of a call with a limit of time that names none."""
 
 RESERVE = 6.0
 """Seconds at the end, for processes to end and tables to be printed."""
@@ -28,8 +34,14 @@ QUICK = "--xla_backend_optimization_level=0"
 UNTUNED = "--xla_gpu_autotune_level=0"
 """XLA's flags of what is not timed on a GPU."""
 
+TUNED = ("measure", "sample")
+"""Stages whose programs XLA tunes: a step of `train.dit` without it took four times as long on an H200."""
+
 MOST = 15
 """Processes side by side: one for each encoding of the registry."""
+
+SAMPLERS = 4
+"""Processes side by side that sample: more of them would share the card and its memory too thinly."""
 
 
 class Settings(NamedTuple):
@@ -102,7 +114,8 @@ def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
     if not settings.minutes:
         return math.inf
     end = begun + 60 * settings.minutes - RESERVE
-    share = SECONDS.get(stage, 0.0) / sum(SECONDS.values()) * 60 * settings.minutes
+    whole = sum(SECONDS.get(name, 0.0) for name in {*settings.stages, *SHARED})
+    share = SECONDS.get(stage, 0.0) / whole * 60 * settings.minutes
     return end if stage == settings.stages[-1] else min(end, now + share)
 
 
@@ -118,8 +131,8 @@ def scratch_folder() -> Path:
 def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "") -> dict[str, str]:
     """Return the environment of the processes of a stage: which device, their share of its memory, caches.
 
-    What is measured is alone when it runs, so that it may take all of the memory, and XLA tunes it. Elsewhere XLA does
-    not time its products, which would take longer than they save.
+    What is measured is alone when it runs, so that it may take all of the memory, and XLA tunes it, as it tunes long
+    training. Elsewhere XLA does not time its products, which would take longer than they save.
     """
     own = {
         "JAX_COMPILATION_CACHE_DIR": str(scratch / "programs"),
@@ -130,7 +143,7 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "") -
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / (1 if stage == 'measure' else jobs):.3f}",
     }
-    flags = QUICK if settings.rehearse else "" if stage == "measure" else UNTUNED
+    flags = QUICK if settings.rehearse else "" if stage in TUNED else UNTUNED
     own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", flags)
     own["JAX_PLATFORMS"] = "cpu" if settings.rehearse else "cuda,cpu"  # the host computes what is right
     return {**os.environ, **own}
@@ -145,7 +158,7 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
         scratch: folder of caches and logs.
         found: facts of the device.
     """
-    jobs = jobs_of(settings, found)
+    jobs = jobs_of(settings, found) if stage != "sample" else min(SAMPLERS, jobs_of(settings, found))
     prepare = ("benchmarks.hardware.device:ready", {}), 120.0
     logs = [scratch / f"log-{os.getpid()}-{number}.txt" for number in range(jobs)]
     return Pool([Worker(environment(settings, scratch, jobs, stage), log, prepare) for log in logs])

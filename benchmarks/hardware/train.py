@@ -25,7 +25,6 @@ FULL = 100
 """Epochs of the full recipe."""
 
 NEEDED = {"flax": "flax", "optax": "optax", "orbax": "orbax-checkpoint", "PIL": "Pillow", "rich": "rich"}
-NEEDED |= {"matplotlib": "matplotlib"}
 """Modules that training imports, and the names of their packages."""
 
 TASK = "benchmarks.hardware.training:{}"

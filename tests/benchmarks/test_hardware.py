@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hardware import device, measure, program, prove, shared_memory, train
+from benchmarks.hardware import device, measure, program, prove, sample, shared_memory, train
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import Case, verdict
 from benchmarks.hardware.pool import Pool, Worker
@@ -170,7 +170,7 @@ def test_unknown_stages_and_negative_minutes_are_refused(capsys):
         with pytest.raises(SystemExit, match="2"):
             program.options(arguments)
     told = capsys.readouterr().err
-    assert "--stages must be of prove, measure, train, got 'fly'" in told
+    assert "--stages must be of prove, measure, train, sample, got 'fly'" in told
     assert "--minutes and --jobs must be 0 or more, got -1 and 0" in told
 
 
@@ -179,6 +179,14 @@ def test_stages_run_in_order_and_a_rehearsal_has_no_end():
     assert program.options([])[0].minutes == 8
     assert program.options(["--rehearse"])[0].minutes == 0
     assert program.options(["--rehearse", "--minutes=2"])[0].minutes == 2
+
+
+def test_sampling_needs_minutes_of_its_own_and_is_left_out_of_a_limited_time_unless_it_is_named():
+    shared = ["prove", "measure", "train"]
+    assert program.options([])[0].stages == shared
+    assert program.options(["--minutes=14", "--stages=sample"])[0].stages == ["sample"]
+    for every in ("--minutes=0", "--rehearse", "--plan"):
+        assert program.options([every])[0].stages == [*shared, "sample"]
 
 
 def test_each_stage_has_its_share_of_the_time_and_the_last_what_is_left():
@@ -310,23 +318,103 @@ def test_the_table_of_training_is_the_mean_over_the_seeds_that_were_reached():
     assert "3 epochs" in text
 
 
-def test_missing_packages_of_training_are_one_line(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(train.NEEDED, "no_such_package", "no-such-package")
-    left = []
+def run_of(own, tmp_path, seconds=60.0):
+    """Run a stage without its processes; return the cases that it leaves."""
+    left, ledger = [], Ledger(tmp_path, {})
     settings = Settings(["train"], 8.0, tmp_path)
-    ledger = Ledger(tmp_path, {})
-    train.run(program.Run(settings, pool(tmp_path), ledger, tmp_path, left), time.monotonic() + 60)
+    own.run(program.Run(settings, pool(tmp_path), ledger, tmp_path, left), time.monotonic() + seconds)
     ledger.close()
-    assert capsys.readouterr().out == "train needs packages that are missing: pip install no-such-package\n"
-    assert len(left) == len(train.DATA) * len(train.ENCODINGS) * train.SEEDS
+    return left
+
+
+@pytest.mark.parametrize(("own", "count"), [(train, 90), (sample, 6)])
+def test_missing_packages_are_one_line(own, count, monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(own.NEEDED, "no_such_package", "no-such-package")
+    left = run_of(own, tmp_path)
+    name = own.__name__.rpartition(".")[2]
+    assert capsys.readouterr().out == f"{name} needs packages that are missing: pip install no-such-package\n"
+    assert len(left) == count
+
+
+IMPORTS = """
+import importlib.abc, sys
+
+class Bare(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Bare())
+import {module}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own", "module"), [(train, "training"), (sample, "sampling")])
+def test_a_stage_names_the_packages_that_it_imports(own, module):
+    """Without any of those that others of its kind need; with one of its own missing it fails."""
+    others = {"grain", "matplotlib", "simple_parsing", "tensorboardX", "tensorflow_datasets", "gguf", "jinja2"}
+    bare = IMPORTS.format(absent=sorted(others - {*own.NEEDED}), module=f"benchmarks.hardware.{module}")
+    subprocess.run([sys.executable, "-c", bare], check=True, cwd=ROOT)
+
+
+def test_rounds_of_samples_begin_with_the_most_wanted_and_need_their_time(tmp_path, capsys):
+    names = [[case.name for case in cases] for cases in sample.rounds(rehearse=False)]
+    assert names[0] == ["gpu | rope_axial", "video | rope_axial"]
+    assert sorted(names[1]) == ["gpu | alibi", "gpu | learned", "video | alibi", "video | learned"]
+    assert len(run_of(sample, tmp_path)) == 6
+    assert "sample: 60 s are left, a run needs 300: more --minutes are needed" in capsys.readouterr().out
+
+
+def test_a_round_has_all_of_a_short_time_and_its_share_of_a_long_one(monkeypatch, tmp_path):
+    given = []
+
+    def side_by_side(run, cases, end):
+        given.append((len(cases), round(end - time.monotonic(), -1)))
+
+    monkeypatch.setattr(sample, "side_by_side", side_by_side)
+    run_of(sample, tmp_path, 600.0)
+    assert given == [(2, 600), (4, 600)], "which is used up by then"
+    given.clear()
+    run_of(sample, tmp_path, 1000.0)
+    assert given[0] == (2, 500)
+
+
+def test_what_had_no_time_to_train_is_not_done_and_fails_nothing(command, tmp_path, monkeypatch, capsys):
+    late = Case("sample", "gpu | rope_axial", task("late"), {}, 20.0)
+    monkeypatch.setattr(sample, "rounds", lambda rehearse: [[late]])
+    monkeypatch.setattr(sample, "LEAST", 1.0)
+    assert command({"sample": sample.STAGE}) == 0
+    printed = capsys.readouterr().out
+    assert "sample: gpu | rope_axial: rope_axial: a step takes 9 ms" in printed
+    assert "not done: sample: gpu | rope_axial" in printed
+
+
+def test_the_table_of_samples_has_true_numbers_in_brackets():
+    row = {
+        "extend": "pi", "shape": "16 frames of 28 x 28", "refused": "", "right": 81.25, "true_right": 93.0,
+        "distance": 2.5, "true_distance": 0.25, "loops": 12.5, "true_loops": 0.0,
+    }  # fmt: skip
+    lines = {
+        "video | rope_axial": {"outcome": "sampled", "steps": 4000, "rows": [row]},
+        "gpu | learned": {"outcome": "sampled", "steps": 5000, "rows": [{**row, "refused": "too large"}]},
+        "gpu | alibi": {"outcome": "hung", "message": "no answer in 9 s"},
+    }
+    text = sample.table(lines)
+    numbers = "81.2 (93.0) | 2.50 (0.25) | - | 12.5 (0.0)"
+    assert f"| rope_axial | 4,000 | pi | 16 frames of 28 x 28 | {numbers} |" in text
+    assert "| learned | 5,000 | pi | 16 frames of 28 x 28 | refused |" in text
+    assert text.index("--preset=gpu") < text.index("--preset=video")
 
 
 def test_the_plan_says_what_each_stage_takes_and_how_that_is_known(capsys):
     assert program.main(["--plan"]) == 0
     text = capsys.readouterr().out
     assert "as measured on an H200" in text
-    assert [line.split(":")[0].strip() for line in text.splitlines()[1:]] == ["prove", "measure", "train"]
-    assert sum(float(line.split(":")[1].split(" s;")[0]) for line in text.splitlines()[1:]) < 8 * 60
+    lines = text.splitlines()[1:]
+    assert [line.split(":")[0].strip() for line in lines] == ["prove", "measure", "train", "sample"]
+    assert sum(float(line.split(":")[1].split(" s;")[0]) for line in lines[:3]) < 8 * 60
+    assert "by estimate" in lines[3]
 
 
 @pytest.mark.parametrize("name", program.STAGES)
@@ -349,4 +437,9 @@ def test_the_rehearsal_runs_every_stage_to_its_end(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "XLA_FLAGS": QUICK})
     assert found.returncode == 0, found.stdout[-4000:]
     assert "0 failed, 0 not done" in found.stdout
-    assert len(list((tmp_path / "out").iterdir())) <= 6
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"samples-gpu-rope_axial.png", "samples-video-rope_axial.png"} <= names
+    assert len(names) <= 6
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "| rope_axial | 4 | pi | 4 frames of 8 x 8 |" in table
+    assert "| rope_axial | 4 | as trained | 16 x 16 |" in table

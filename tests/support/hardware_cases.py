@@ -42,6 +42,11 @@ def refuse() -> dict[str, Any]:
     raise NotImplementedError("fused kernels take bfloat16, or float16 without a bias")
 
 
+def late(**given: Any) -> dict[str, Any]:
+    """Have no time left."""
+    return {"outcome": "late", "message": f"{given['pe']}: a step takes 9 ms"}
+
+
 def hold(what: str) -> dict[str, Any]:
     """Keep something, and return all that is kept."""
     HELD.append(what)

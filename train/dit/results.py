@@ -172,7 +172,8 @@ class SampleResults(results.Evaluation):
         """Return the table for the terminal of evaluations of one run with several extensions."""
         first = runs[0]
         title = f"sampled {first.what}, {first.name}, {first.data}, trained at {first.extent}"
-        known = [measure for measure in MEASURES if any(measure.text(row) for run in runs for row in run.rows)]
+        right, *others = MEASURES
+        known = [right, *(one for one in others if any(one.text(row) for run in runs for row in run.rows))]
         heads = ("pixels", "extension", *(measure.name for measure in known))
         table = Table(*heads, title=title, caption=results.caption(first, first.meaning))
         for rows in zip(*(run.rows for run in runs), strict=True):
@@ -183,9 +184,8 @@ class SampleResults(results.Evaluation):
             for run, row in zip(runs, rows, strict=True):
                 cells = [measure.text(row) for measure in known]
                 half = 50 * (row.interval[1] - row.interval[0])
-                right = "refused" if row.refused else f"{100 * row.top1:.1f} ± {half:.1f}"
-                extend = "as trained" if run.extend == "none" else run.extend
-                table.add_row("", extend, right, *cells[1:], style=style)
+                cells[0] = "refused" if row.refused else f"{cells[0]} ± {half:.1f}"
+                table.add_row("", "as trained" if run.extend == "none" else run.extend, *cells, style=style)
             table.add_section()
         return [table]
 

@@ -22,6 +22,9 @@ DRAWS = 12
 SLOWEST, FASTEST = 0.06, 0.14
 """Velocity along an axis: fractions of the range per frame."""
 
+AT_ONCE = 2048
+"""Frames that are drawn at once."""
+
 LEAST, MOST = 0.5, 0.6
 """Larger side of a glyph, as a fraction of the picture."""
 
@@ -56,9 +59,13 @@ def draw(split: str, size: int, frames: int = 0) -> MadeImages:
     """
     labels = (np.arange(glyphs.COUNTS[split]) % len(glyphs.CLASSES)).astype(np.uint8)
 
-    def make(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M *F S S 1"]:
+    def some(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M F S S 1"]:
         draws = np.stack([np.random.default_rng([SEEDS[split], index]).random(DRAWS) for index in indices])
-        found = _draw(split, labels[indices], draws, size, max(frames, 1))
+        return _draw(split, labels[indices], draws, size, max(frames, 1))
+
+    def make(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M *F S S 1"]:
+        step = max(1, AT_ONCE // max(frames, 1))
+        found = np.concatenate([some(part) for part in np.split(indices, range(step, len(indices), step))])
         return found if frames else found[:, 0]
 
     return MadeImages(labels, make)
