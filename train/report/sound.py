@@ -49,9 +49,11 @@ def require_sound(found: Evaluation) -> None:
         values = row._asdict()
         require_texts(values)
         size = values["size"] if "size" in values else values["length"]
-        if size not in SIZES:
-            raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {size}")
-        place = values.get("task"), size, values.get("width")
+        frames = values.get("frames", 0)
+        if size not in SIZES or (frames and frames not in SIZES):
+            got = f"{frames} frames" if size in SIZES else size
+            raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {got}")
+        place = values.get("task"), frames, size, values.get("width")
         if place in seen:
             raise ValueError(f"each size or length must be there once, got {size} again")
         seen.add(place)
