@@ -39,9 +39,11 @@ EXTEND = {"rope_axial": "none,pi,yarn", "learned": "none,pi", "alibi": "none,pi"
 
 TOY = (
     "--size=8", "--width=24", "--layers=1", "--heads=2", "--batch=8", "--eval_limit=8", "--sampling_steps=1",
-    "--extend=none,pi", "--warmup=1",
 )  # fmt: skip
-TOY_SHAPES = {"gpu": ("--eval_shapes=16",), "video": ("--frames=2", "--eval_shapes=4x8x8")}
+TOY_SHAPES = {
+    "gpu": ("--eval_shapes=16", "--extend=none"),
+    "video": ("--frames=2", "--eval_shapes=4x8x8", "--extend=pi"),
+}
 
 
 def sample(preset: str, pe: str, folder: str, to: str, until: float, limited: bool, toy: bool) -> dict[str, Any]:
@@ -96,7 +98,7 @@ def shorter(steps: int) -> Sequence[str]:
 
 def timed_step(options: Sequence[str], out: Path, count: int) -> float:
     """Train a few steps; return the seconds of one, without the first ones."""
-    few = (f"--steps={count + 1}", f"--stop_at={count}", f"--log_every={count // 3}", f"--checkpoint_every={count + 1}")
+    few = (*shorter(count + 1), f"--stop_at={count}", f"--log_every={count // 3}")
     command([*options, *few, f"--out={out}", "--overwrite"])
     seconds = read_metrics(out / "metrics.jsonl")[-1]["step_seconds"]
     shutil.rmtree(out)
