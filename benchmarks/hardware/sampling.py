@@ -42,7 +42,7 @@ TOY = (
 )  # fmt: skip
 TOY_SHAPES = {
     "gpu": ("--eval_shapes=16", "--extend=none"),
-    "video": ("--frames=2", "--eval_shapes=4x8x8", "--extend=pi"),
+    "video": ("--frames=2", "--eval_shapes=4x8x8", "--extend=none,pi"),
 }
 
 
