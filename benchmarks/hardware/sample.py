@@ -23,7 +23,7 @@ PRESETS = ("gpu", "video")
 ROUNDS = (("rope_axial",), ("learned", "alibi"))
 """Encodings that run side by side on both presets, the most wanted first."""
 
-LEAST, ROUND = 300.0, 420.0
+LEAST, ROUND = 300.0, 400.0
 """Seconds without which a round does not begin, and those that one has before the next one is thought of."""
 
 LONG = 10.0**7
@@ -60,7 +60,11 @@ def run(run: Run, until: float) -> None:
 def side_by_side(run: Run, cases: Sequence[Case], end: float) -> None:
     """Do the runs of a round; those without time left are listed as not done."""
     limit = min(end - time.monotonic(), LONG)
-    given = {"folder": str(run.scratch / "samples"), "to": str(run.settings.out), "toy": run.settings.rehearse}
+    given = {
+        "folder": str(run.scratch / "samples"),
+        "to": str(run.settings.out.resolve()),
+        "toy": run.settings.rehearse,
+    }
     told = [
         case._replace(
             arguments={**given, **of_name(case.name), "until": time.monotonic() + limit, "limited": limit < LONG},

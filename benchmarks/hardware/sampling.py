@@ -39,10 +39,11 @@ EXTEND = {"rope_axial": "none,pi,yarn", "learned": "none,pi", "alibi": "none,pi"
 
 TOY = (
     "--size=8", "--width=24", "--layers=1", "--heads=2", "--batch=8", "--eval_limit=8", "--sampling_steps=1",
+    "--dtype=float32", "--extend=none",
 )  # fmt: skip
 TOY_SHAPES = {
-    "gpu": ("--eval_shapes=16", "--extend=none"),
-    "video": ("--frames=2", "--eval_shapes=4x8x8", "--extend=none,pi"),
+    "gpu": ("--eval_shapes=16",),
+    "video": ("--frames=2", "--eval_shapes=4x8x8"),
 }
 
 

@@ -441,5 +441,5 @@ def test_the_rehearsal_runs_every_stage_to_its_end(tmp_path):
     assert {"samples-gpu-rope_axial.png", "samples-video-rope_axial.png"} <= names
     assert len(names) <= 6
     table = (tmp_path / "out" / "table.md").read_text()
-    assert "| rope_axial | 4 | pi | 4 frames of 8 x 8 |" in table
+    assert "| rope_axial | 4 | as trained | 4 frames of 8 x 8 |" in table
     assert "| rope_axial | 4 | as trained | 16 x 16 |" in table

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hardware import measure, train
+from benchmarks.hardware import measure, sample, sampling, train
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.run import Run, Settings
+from train.dit.config import Config
+from train.dit.model import Sampler
+from train.engine.parser import parse
 
 COUNT = len(train.ENCODINGS)
 
@@ -232,3 +235,40 @@ def test_columns_that_the_time_does_not_allow_are_left(started):
     measure.time_column(run, column, 0.0)
     assert [case.name for case in run.left] == [column.case(way).name for way in column.ways]
     assert Path(run.settings.out, "results.jsonl").read_text() == ""
+
+
+SAMPLED = [(preset, pe, limited) for preset in sample.PRESETS for pe in sum(sample.ROUNDS, ()) for limited in (0, 1)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "pe", "limited"), SAMPLED)
+def test_the_options_of_samples_are_those_of_a_run_that_refuses_nothing(preset, pe, limited):
+    options = [*sampling.chosen(preset, pe, bool(limited), toy=False), *sampling.shorter(700)]
+    config = parse(Config, [f"--preset={preset}", f"--pe={pe}", *options]).validated()
+    assert (config.steps, config.warmup) == (700, 70)
+    assert config.ema == pytest.approx(1 - 1 / 70, abs=1e-6)
+    model = Sampler(config, 1, 10)
+    assert [*model.extended][:2] == ["none", "pi"]
+    assert not [why for extend in model.extended for shape in config.shapes if (why := model.refusal(extend, shape))]
+
+
+def test_a_run_trains_for_the_time_that_sampling_leaves(monkeypatch, tmp_path):
+    """170 s of the time are for the samples, and 85 % of the rest for steps of 5 ms, at most the preset's."""
+    asked = []
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: 0.3)
+    monkeypatch.setattr(sampling, "timed_step", lambda options, out, count: 0.005)
+
+    def command(options):
+        asked.extend(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(sampling, "command", command)
+    given = {"preset": "gpu", "pe": "alibi", "folder": str(tmp_path), "to": str(tmp_path), "limited": True}
+    for seconds, steps in ((400.0, 20_000), (220.0, 8_500)):
+        with pytest.raises(InterruptedError):
+            sampling.sample(until=seconds, toy=False, **given)
+        chosen = [option for option in asked if option.startswith("--steps=")][-1]
+        assert int(chosen.partition("=")[2]) == pytest.approx(steps, abs=2)
+    found = sampling.sample(until=172.0, toy=False, **given)
+    late = "a step takes 5.0 ms, and 2 s are left to train: more --minutes are needed"
+    assert found == {"outcome": "late", "message": late}

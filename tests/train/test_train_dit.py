@@ -428,6 +428,12 @@ def test_everything_that_reads_runs_knows_videos(videos, tmp_path, capsys):
     assert found.config(found.candidates["alibi"][0], 1, tmp_path).frames == 2
 
 
+def test_scores_of_videos_are_by_the_number_of_frames():
+    rows = (SampleRow(8, 8, 7, 8, frames=2), SampleRow(8, 8, 4, 8, frames=4), SampleRow(8, 12, 2, 8, frames=2))
+    found = SampleResults("alibi", "moving_glyphs", 2, 1, "none", "note", rows)
+    assert found.scores() == {"class right, %": {2: 87.5, 4: 50.0}, "class right at 8 x 12, %": {2: 25.0}}
+
+
 @pytest.mark.slow
 def test_the_class_of_a_video_is_that_of_the_mean_of_its_logits(monkeypatch):
     """One of three frames is sure of the other class; the mean decides, and features are those of every frame."""

@@ -192,7 +192,7 @@ class SampleResults(results.Evaluation):
     def scores(self) -> dict[str, dict[int, float]]:
         """Return the fraction of the right class in percent by height or frames, for each aspect ratio or size."""
         return {
-            f"class right{f' at {aspect}' if aspect else ''}, %": {
+            f"class right{f' at {aspect}' if aspect != self.rows[0].aspect else ''}, %": {
                 row.at: 100 * row.top1 for row in self.of(aspect) if not row.refused
             }
             for aspect in self.aspects
