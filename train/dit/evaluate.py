@@ -116,7 +116,7 @@ def evaluate(
     if is_main_process():
         path = run_folder(config) / f"samples{results_stem(extensions[0]).removeprefix('results')}.png"
         true = {shape: truths[shape].shown.images for shape in shapes}
-        draw_grid(path, dataset, true, shown, f"{config.pe}, step {step}")
+        draw_grid(path, dataset, trained, true, shown, f"{config.pe}, step {step}")
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
     row = lambda extend, shape: rows[shared if alike(extend, shape) else extend, shape]
     return [

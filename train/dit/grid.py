@@ -11,8 +11,8 @@ from train.data.images import Dataset
 from train.dit.config import Shape, in_words
 from train.engine.figures import literal_text, write_figure
 
-DPI, SCALE, GAP, HEAD, LABEL = 150, 2, 4, 30, 200
-"""Dots per inch, dots per pixel of a picture, and dots between rows, above a block, and left of the rows."""
+DPI, SCALE, GAP, HEAD, LETTER = 150, 2, 4, 30, 8.4
+"""Dots per inch, dots per pixel of a picture; dots between rows, above a block, and of a letter of a row's name."""
 
 
 def strip(images: Float32[np.ndarray, "N *F h w C"], dataset: Dataset) -> Float[np.ndarray, "H W C"]:
@@ -33,6 +33,7 @@ def strip(images: Float32[np.ndarray, "N *F h w C"], dataset: Dataset) -> Float[
 def draw_grid(
     path: Path,
     dataset: Dataset,
+    trained: Shape,
     true: Mapping[Shape, Float32[np.ndarray, "N *F h w C"]],
     sampled: Mapping[tuple[str, Shape], Float32[np.ndarray, "N *F h w C"]],
     title: str,
@@ -42,18 +43,19 @@ def draw_grid(
     Args:
         path: of the figure.
         dataset: says how pictures are normalized.
-        true: some true pictures or videos of each shape, the trained one first.
-        sampled: some of those that were sampled, by extension and shape.
+        trained: the trained shape.
+        true: some true pictures or videos of each shape.
+        sampled: some of those that were sampled, by extension, or other words, and shape.
         title: of the figure.
     """
-    trained = next(iter(true))
     blocks = {}
     for shape, pictures in true.items():
         found = {extend: images for (extend, at), images in sampled.items() if at == shape}
         named = {"as trained" if extend == "none" else extend: images for extend, images in found.items()}
         blocks[shape] = {label: strip(images, dataset) for label, images in {"true": pictures, **named}.items()}
     strips = [row for rows in blocks.values() for row in rows.values()]
-    width = LABEL + SCALE * max(row.shape[1] for row in strips)
+    label_width = GAP + LETTER * max(len(label) for rows in blocks.values() for label in rows)
+    width = label_width + SCALE * max(row.shape[1] for row in strips)
     height = HEAD * (len(blocks) + 1) + sum(SCALE * len(row) + GAP for row in strips)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
     place = lambda left, top: (left / width, 1 - top / height)
@@ -66,7 +68,7 @@ def draw_grid(
         top += HEAD
         for label, row in rows.items():
             tall, wide = SCALE * len(row), SCALE * row.shape[1]
-            left, bottom = place(LABEL, top + tall)
+            left, bottom = place(label_width, top + tall)
             axes = figure.add_axes((left, bottom, wide / width, tall / height))
             axes.imshow(
                 row.squeeze(-1) if row.shape[-1] == 1 else row, cmap="gray", vmin=0, vmax=1, interpolation="none"
