@@ -61,7 +61,7 @@ REFUSED = {
     "another width": (embed_another_width, r"x must be \(\*B, T, C\) with C=32, .* got shape \(2, 5, 16\)"),
     "an image without a batch": (
         lambda: models.ViT(models.vit(8, 4, 1, 3, 16, 1, 2), rngs=nnx.Rngs(0))(jnp.ones((8, 8, 1))),
-        r"ViT: images must be an array of floats \(B, height, width, channels\) or what pejax.patchify returns, got flo",
+        r"ViT: images must be an array of floats \(B, height, width, channels\) or what pejax.patchify returns, ",
     ),
     "no number as an array": (
         lambda: pejax.alibi_bias(jnp.arange(3), jnp.arange(3), np.inf),

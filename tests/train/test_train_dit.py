@@ -7,11 +7,13 @@ from pathlib import Path
 import chex
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from cases import slow
 from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
+from benchmarks import sampled
 from train import evaluate
 from train.compare import options
 from train.data.images import Dataset, Images
@@ -315,6 +317,15 @@ def test_an_extension_by_step_reads_the_time_of_the_flow():
     )
     chex.assert_trees_all_close((both[0], both[2]), (none[0], linear[2]), atol=1e-5)
     assert min(float(jnp.abs(both[1] - end[1]).max()) for end in (none, linear)) > 1e-3
+
+
+@pytest.mark.slow
+def test_a_figure_of_what_runs_sample(whole, tmp_path, capsys):
+    out = tmp_path / "all.png"
+    assert sampled.main([str(whole), "--shape=8x16", f"--out={out}"]) == 0
+    assert plt.imread(out).shape[0] > 6 * 16  # a true row, and one for each of five extensions
+    assert "multiples of the patch, 4, got 9" in refused(capsys, lambda: sampled.main([str(whole), "--shape=9"]))
+    assert str(tmp_path) in refused(capsys, lambda: sampled.main([str(tmp_path)]))
 
 
 @pytest.mark.slow
