@@ -27,6 +27,7 @@ from posixpath import normpath
 import jupytext
 import nbformat
 
+LANGUAGE = {"name": "python"}
 COLAB = Path(__file__).parent
 ROOT = COLAB.resolve().parent
 BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
@@ -152,7 +153,7 @@ def convert(name: str) -> nbformat.NotebookNode:
             cell.source = linked(cell.source)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
+        "language_info": LANGUAGE,
     }
     return notebook
 
@@ -238,6 +239,7 @@ def tidy(notebook: nbformat.NotebookNode) -> None:
     """
     from PIL import Image
 
+    notebook.metadata.language_info = LANGUAGE  # execution adds the version of Python
     for i, cell in enumerate(notebook.cells):
         cell.metadata = {}
         if cell.cell_type == "code":
