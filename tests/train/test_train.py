@@ -102,13 +102,15 @@ def test_stop_and_resume_change_no_bit(whole, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "status", "at"), [(signal.SIGINT, 130, 4), (signal.SIGTERM, 0, 4), (signal.SIGINT, 130, 12)]
+)
+def test_a_signal_saves_and_says_how_to_go_on(number, status, at, whole, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 
     def interrupted(self, step, *rest):
         report(self, step, *rest)
-        if step == 4:
+        if step == at:
             signal.raise_signal(number)
 
     before = signal.getsignal(number)
@@ -117,7 +119,9 @@ def test_a_signal_saves_and_says_how_to_go_on(number, status, whole, tmp_path, m
         assert train(tmp_path / "run", "--pe=rope_mixed") == status
     assert signal.getsignal(number) is before
     said = capsys.readouterr().out
-    assert f"stopped at step 4 of 12, saved; go on with: python -m train.vit --resume --out={tmp_path / 'run'}" in said
+    go_on = f"python -m train.vit --resume --out={tmp_path / 'run'}"
+    assert f"stopped at step {at} of 12, saved; go on with: {go_on}" in said
+    assert not (tmp_path / "run" / "results.json").exists()
     if number == signal.SIGINT:
         assert train(tmp_path / "run", "--resume") == 0
         assert outcome(tmp_path / "run") == outcome(whole)

@@ -177,7 +177,8 @@ def train(session: Session, console: Console) -> int:
         environment.record_peak(session.folder, session.mesh)
     if jax.device_get(state.watch.halted):
         raise FloatingPointError(failed_step.save(state, config, task, plan.record, session.folder))
-    if at < task.steps:
+    # A signal during the last step leaves the evaluation for --resume; hosts agree on signals before a step alone.
+    if at < task.steps or (signal and jax.process_count() == 1):
         console.print(f"stopped at step {at} of {task.steps}, saved; go on with: {command(config)}")
         return INTERRUPTED if signal == SIGINT else 0
     params = state.params if state.average is None else state.average
