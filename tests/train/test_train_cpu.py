@@ -112,16 +112,17 @@ def told(script: str) -> str:
 
 
 @pytest.mark.skipif(
-    not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text(), reason="this kernel gives no huge pages"
+    not HUGE_PAGES.is_file() or "[madvise]" not in HUGE_PAGES.read_text(),
+    reason="this kernel need not be asked",
 )
 def test_memory_is_asked_for_in_huge_pages():
     script = """
-import resource
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+import re
 kept = b"x" * 2**26
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+maps = re.findall(r"Size: +(\\d+) kB.*?VmFlags: (.*?)\\n", open("/proc/self/smaps").read(), re.DOTALL)
+print(*(flags for size, flags in maps if int(size) >= 2**16))
 """
-    assert int(told(script)) < 2**26 // 4096 // 4
+    assert "hg" in told(script).split()  # the kernel may have none left to give
 
 
 def test_threads_do_not_share_an_arena():
