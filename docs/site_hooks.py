@@ -1,7 +1,8 @@
 """Show files from outside of docs/ on the site, with the links that GitHub needs left as they are.
 
 The pages in docs/ link to `../benchmarks/RESULTS.md` and show `../benchmarks/figures/*.png`. On the site these files
-sit next to the pages, so the last `../` is dropped. CONTRIBUTING.md and CHANGELOG.md link to `docs/*.md` instead.
+sit next to the pages, so the last `../` is dropped. CONTRIBUTING.md and CHANGELOG.md link to `docs/*.md` and
+RESULTS.md to `../docs/*.md` instead.
 
 A fence of LaTeX, ```math, becomes MathML while the site is built: the browser draws it without JavaScript, and GitHub
 draws the same fence in its own way. A figure that has a twin for dark pages is shown by the mode of the page.
@@ -113,6 +114,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     folder = Path(page.file.abs_src_path).parent
     markdown = PAIRED.sub(lambda found: paired(found, folder), markdown)
     if page.file.src_uri in SHOWN:
-        return re.sub(r"\]\(docs/", "](", markdown)
+        return re.sub(r"\]\(((?:\.\./)*)docs/", r"](\1", markdown)
     up = "../" * page.file.src_uri.count("/")
     return re.sub(rf"\]\({re.escape(up)}\.\./", f"]({up}", markdown)
