@@ -63,19 +63,19 @@ def attend(
         q: queries, not rotated, with tokens before heads.
         k: keys, not rotated, with tokens before heads.
         v: values.
-        params: merged (`init_params`, `merge_params`), not yet adapted. None = the encoding has no parameters.
+        params: parameters of the encoding, merged (`init_params`, `merge_params`), not yet adapted. None = it has none.
         positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
         k_positions: positions of the keys. None = `positions`, allowed only if there are as many keys as queries.
         extent: the length or grid, in tokens, that the encoding adapts to: one length or grid; lengths `(B,)`, or on
             A > 1 axes grids `(B, A)`, one per example; or lengths `(B, T)`, one per query, for which all keys are
             rotated again for every query. None = the number of keys; allowed for an encoding that adapts only if no
-            positions are given. Positions that are known, not traced, must lie inside it.
+            positions are given. Integer positions must lie inside it, which is checked if they are not traced.
         axes: A, number of position axes. None = inferred from the shape of the positions. That is ambiguous for
             `(T, T)`: T sequences on one axis, or one sequence on T axes.
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
-        key_bias: logits `(*B, S, H)`, as in `dot_product_attention`. None = no bias.
+        key_bias: logits `(*B, S, H)` added for each key and query head, as in `dot_product_attention`. None = no bias.
         sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
         attention: function with the arguments of `dot_product_attention` that takes its place, such as one that also
             measures the weights.
@@ -86,7 +86,7 @@ def attend(
 
     Raises:
         ValueError: heads or a head dim other than in the dims of the encoding; no extent for an encoding that depends
-            on it, an extent of another shape or below 1, or whole positions outside it; an encoding that embeds while
+            on it, an extent of another shape or below 1, or integer positions outside it; an encoding that embeds while
             `embedded` is False; an encoding made for a causal model while `causal` is False; `keys_are_rotated` with a
             rotation that depends on the length or on the query; a sharding with one extent per example; or arguments
             that `dot_product_attention` refuses.
@@ -118,11 +118,11 @@ def attend(
     if sink is not None and not encoding.bands:
         options["sink"] = sink
     run = functools.partial(attention, causal=causality(encoding, causal), **options)
-    is_shared = encoding.adapt is None or is_one_extent(extent, axis_count)
-    if is_shared and positions is None and k_positions is None:
+    examples_share_extent = encoding.adapt is None or is_one_extent(extent, axis_count)
+    if examples_share_extent and positions is None and k_positions is None:
         run = functools.partial(_without_positions, run)
     attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
-    if is_shared:
+    if examples_share_extent:
         return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
     return _at_extents(attend_at, jnp.asarray(extent), axis_count, q, k, v, q_tokens, k_tokens, key_bias)
 
@@ -219,8 +219,9 @@ def rotate_and_attend(
         v: values `(*B, S, K, D)`.
         q_tokens: positions of the queries.
         k_tokens: positions of the keys.
-        key_bias: bias of each key `(*B, S, H)`. None = no bias.
-        sink: logits `(H,)`, read only with bands, whose outputs are merged before it counts; without, `run` has it.
+        key_bias: logits `(*B, S, H)` added for each key and query head. None = no bias.
+        sink: logits `(H,)` of the sink. Only read with bands: it counts once, after their outputs are merged. Without
+            bands, `run` already has it.
     """
     adapted = adapt(encoding, params, extent)
     run = functools.partial(run, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))

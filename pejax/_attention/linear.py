@@ -32,12 +32,15 @@ CHUNK = 64
 """Tokens per chunk; D tokens if the head dimension D is larger."""
 
 
-Pair = tuple[Array, Array]
-"""Features φ, plain and rotated; or the segment ids of tokens and their order."""
+Features = tuple[Array, Array]
+"""Features φ of queries or keys: plain, and rotated."""
+
+Places = tuple[Array, Array]
+"""Segment ids and order of queries or keys."""
 
 
 class Rows(NamedTuple):
-    """Sorted queries and keys of one key head. Queries and padding have neither value nor weight."""
+    """Sorted queries and keys of one key head, in chunks of C tokens. Queries and padding have value and weight 0."""
 
     features: Float[Array, "*N C D"]
     rotated: Float[Array, "*N C D"]
@@ -132,10 +135,10 @@ def positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
-def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Pair, Pair]:
+def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Places, Places]:
     """Return segment ids and order `(N, T)` of queries and of keys; without a causal mask, their order is 0."""
 
-    def of_entry(*sides: TokenPositions) -> list[Pair]:
+    def of_example(*sides: TokenPositions) -> list[Places]:
         if causal:  # raises if the tokens have no order
             check_orders(*sides)
         zeros = [jnp.zeros(len(side.positions), jnp.int32) for side in sides]
@@ -149,13 +152,13 @@ def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Pair, Pai
 
     repeat: Any = lambda x, axis: x if x is None or axis == 0 else jnp.broadcast_to(x, (len(operands.q), *x.shape))
     both = (operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes)
-    of_queries, of_keys = jax.vmap(of_entry)(*(TokenPositions(*map(repeat, *side)) for side in both))
+    of_queries, of_keys = jax.vmap(of_example)(*(TokenPositions(*map(repeat, *side)) for side in both))
     return of_queries, of_keys
 
 
 @jax.jit
 def _attend(
-    q: Pair, k: Pair, v: Float[Array, "N K S D"], places: tuple[Pair, Pair] | None
+    q: Features, k: Features, v: Float[Array, "N K S D"], places: tuple[Places, Places] | None
 ) -> Float[Array, "N K G T D"]:
     if places is None:
         return vmap_or_map(vmap_or_map(_unmasked))(q, k, v)
@@ -163,21 +166,21 @@ def _attend(
     return vmap_or_map(one)(q, k, v, places)
 
 
-def _unmasked(q: Pair, k: Pair, v: Float[Array, "S D"]) -> Float[Array, "G T D"]:
+def _unmasked(q: Features, k: Features, v: Float[Array, "S D"]) -> Float[Array, "G T D"]:
     """Attend from the queries of one key head to all keys."""
     return q[1] @ (k[1].T @ v) / one_if_zero(q[0] @ jnp.sum(k[0], axis=0))[..., None]
 
 
-def _scan(q: Pair, k: Pair, v: Float[Array, "S D"], q_place: Pair, k_place: Pair) -> Float[Array, "G T D"]:
+def _scan(q: Features, k: Features, v: Float[Array, "S D"], q_place: Places, k_place: Places) -> Float[Array, "G T D"]:
     """Attend from the queries of one key head to the keys of their segment, up to their order."""
     groups, length, dim = q[0].shape
     features, rotated = (jnp.concatenate([x.reshape(-1, dim), y]) for x, y in zip(q, k, strict=True))
     segments, order = (jnp.concatenate([jnp.tile(x, groups), y]) for x, y in zip(q_place, k_place, strict=True))
     is_query = jnp.arange(len(order)) < groups * length
     sort = jnp.lexsort((is_query, order, segments))
-    counts = ~is_query & (segments != 0)
-    values = jnp.where(counts[:, None], jnp.concatenate([jnp.zeros((groups * length, dim), v.dtype), v]), 0)
-    rows = Rows(features, rotated, values, counts.astype(v.dtype), segments)
+    is_key = ~is_query & (segments != 0)  # and not padding
+    values = jnp.where(is_key[:, None], jnp.concatenate([jnp.zeros((groups * length, dim), v.dtype), v]), 0)
+    rows = Rows(features, rotated, values, is_key.astype(v.dtype), segments)
     size = min(max(CHUNK, dim), len(sort))
     pad = lambda x: jnp.pad(x, [(0, -len(sort) % size), *[(0, 0)] * (x.ndim - 1)])
     chunks = jax.tree.map(lambda x: pad(x[sort]).reshape(-1, size, *x.shape[1:]), rows)
@@ -187,15 +190,18 @@ def _scan(q: Pair, k: Pair, v: Float[Array, "S D"], q_place: Pair, k_place: Pair
 
 
 def _step(state: tuple[Array, Array, Array], rows: Rows) -> tuple[tuple[Array, Array, Array], Float[Array, "C D"]]:
-    """Return the sums of `k vᵀ` (k rotated) and of k up to the end of a chunk, in its last segment, and the output."""
+    """Return the state after a chunk, and the output of its tokens.
+
+    The state holds the sums of `R φ(k) vᵀ` and `φ(k)` over the keys of the last segment so far, and the segment's id.
+    """
     products, features, segment = state
     sees = jnp.tri(len(rows.segments), dtype=bool) & (rows.segments[:, None] == rows.segments)
     pairs = lambda x: jnp.where(sees, x @ x.T, 0)
     goes_on = rows.segments == segment
-    sums = pairs(rows.rotated) @ rows.values + jnp.where(goes_on[:, None], rows.rotated @ products, 0)
-    totals = pairs(rows.features) @ rows.weights + jnp.where(goes_on, rows.features @ features, 0)
+    numerators = pairs(rows.rotated) @ rows.values + jnp.where(goes_on[:, None], rows.rotated @ products, 0)
+    denominators = pairs(rows.features) @ rows.weights + jnp.where(goes_on, rows.features @ features, 0)
     last = rows.segments[-1]
     in_last, kept = rows.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
     products = kept(products) + rows.rotated.T @ jnp.where(in_last[:, None], rows.values, 0)
     features = kept(features) + jnp.where(in_last, rows.weights, 0) @ rows.features
-    return (products, features, last), sums / one_if_zero(totals)[:, None]
+    return (products, features, last), numerators / one_if_zero(denominators)[:, None]

@@ -68,7 +68,7 @@ BAD = {
     "rank": ({"q": jnp.ones((4, 8))}, ValueError, r"q must be \(\*B, T, H, D\), got \(4, 8\)"),
     "batch": ({"q": jnp.ones((3, 6, 4, 8))}, ValueError, r"agree in \*B and D, got \(3, 6, 4, 8\) and \(2, 5, 2, 8\)"),
     "heads": ({"q": jnp.ones((2, 6, 3, 8))}, ValueError, r"heads must be a multiple of k's.* got q \(2, 6, 3, 8\)"),
-    "no heads": ({"k": jnp.ones((2, 5, 0, 8)), "v": jnp.ones((2, 5, 0, 8))}, ValueError, "and not empty"),
+    "no heads": ({"k": jnp.ones((2, 5, 0, 8)), "v": jnp.ones((2, 5, 0, 8))}, ValueError, "at least one head"),
     "values": ({"v": jnp.ones((2, 4, 2, 8))}, ValueError, r"k and v must have the same shape"),
     "integers": ({"q": jnp.ones((2, 6, 4, 8), int)}, TypeError, "q must be floating point, got int32"),
     "length": ({"positions": jnp.arange(7)}, ValueError, r"^positions must be .* T=6, got \(7,\)"),

@@ -32,7 +32,7 @@ def unsigned(distance: Shaped[Any, "..."]) -> Shaped[Any, "..."]:
 def pair_masks(
     options: Options, orders: Sides, segments: Sides, comparable: Callable[[Any], Any] = unsigned
 ) -> list[Bool[Array, "..."]]:
-    """Return one mask for each part of the rule: a query sees a key where all are True.
+    """Return the masks of the factors of the rule: a query sees a key where all of them are True.
 
     Args:
         options: `causal`, `window` and `distance_range`.

@@ -43,9 +43,9 @@ class Operands(NamedTuple):
         k: keys.
         v: values.
         shared: the hooks, bound to the parameters that all heads share.
-        per_head: the parameters of each hook that differ by head, by its name; the arrays begin with the axes K, G.
-        q_tokens: positions of the queries.
-        k_tokens: positions of the keys.
+        per_head: for the name of each hook, its parameters that differ by head; the arrays begin with the axes K, G.
+        q_tokens: positions of the queries, every field `(T,)` or `(N, T)`; on A > 1 axes, positions have A at the end.
+        k_tokens: positions of the keys, `(S,)` or `(N, S)` likewise.
         key_bias: bias of each key, added to the logits after the cap.
         seed: two random 32-bit numbers that dropout hashes. None = no dropout.
         pair_arrays: mask and bias that the caller gives as arrays, `(N, K, G, T, S)`.
@@ -269,7 +269,9 @@ def check_key_bias(key_bias: Array | None, shape: tuple[int, ...]) -> Float[Arra
 def _unplaced_bias(
     shared: Partial, per_head: Params, heads: int, placed: Bool[Array, "*N S"]
 ) -> Float[Array, "*N H S"]:
-    """Return the key bias from `unplaced_bias`: one number per head, 0 at keys with a position; no gradient.
+    """Return the key bias from `unplaced_bias`: the number of each head at keys without a position, 0 at the others.
+
+    It has no gradient.
 
     Args:
         shared: the hook, bound to the parameters that all heads share.
@@ -298,7 +300,8 @@ def check_arrays(q: Array, k: Array, v: Array) -> None:
     if k.ndim != q.ndim or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1]:
         raise ValueError(f"q (*B, T, H, D) and k (*B, S, K, D) must agree in *B and D, got {q.shape} and {k.shape}")
     if 0 in (*q.shape[-2:], k.shape[-2]) or q.shape[-2] % k.shape[-2]:
-        raise ValueError(f"q's heads must be a multiple of k's, and not empty, got q {q.shape} and k {k.shape}")
+        rule = "q's heads must be a multiple of k's, with at least one head and one channel"
+        raise ValueError(f"{rule}, got q {q.shape} and k {k.shape}")
     for name, array in (("q", q), ("k", k), ("v", v)):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must be floating point, got {array.dtype}")
@@ -325,11 +328,12 @@ def check_tokens(
         length: T.
 
     Raises:
-        ValueError: a field of another shape, or positions that have two readings.
+        ValueError: a field of another shape, or positions whose shape can be read in two ways.
         TypeError: a field of another type.
     """
     tokens = as_token_positions(tokens)
     unbatched, batched, shape = (length,), (*batch, length), tokens.positions.shape
+    # Up to 4 axes may be meant; a larger square shape is read as (*B, T).
     if shape == batched == (length, length) and 2 <= length <= 4:
         raise ValueError(f"{name} {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
     axes = () if shape in (unbatched, batched) else shape[-1:]
@@ -380,19 +384,18 @@ def check_hooks_causal(causal: bool, hooks: Hooks) -> None:
 def refuse_pair_arrays(operands: Operands) -> None:
     """Raise NotImplementedError for a mask or a bias given as an array."""
     if any(x is not None for x in operands.pair_arrays):
-        raise NotImplementedError("a mask or bias array has the size of the scores: 'dense' and 'reference' take one")
+        raise NotImplementedError("a mask or bias array has the size of the scores: use 'dense' or 'reference'")
 
 
 def check_hook(name: str, hook: Partial, heads: int) -> tuple[Partial, Params]:
     """Return the hook bound to the parameters that all heads share, and the parameters that differ by head.
 
+    All floats among the parameters get at least 32 bits.
+
     Args:
         name: name of the hook in errors.
         hook: the hook, bound to all of its parameters.
-        heads: H, the leading axis of the parameters that differ by head.
-
-    Returns:
-        Both kinds of parameters, floats in at least 32 bits.
+        heads: H, the size of the leading axis of the parameters that differ by head.
     """
     params = hook.args[0]
     if set(params) - {"all", "heads"}:

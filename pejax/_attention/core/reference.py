@@ -1,6 +1,6 @@
 """The dense reference, in plain formulas: tests compare with it, and the tiled implementations share parts of it.
 
-    logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap) + key_bias_j        -inf where query i does not see key j
+    logits_ij = cap·tanh((scale·q_i·k_j + bias_ij) / cap) + key_bias_j,   or -inf where query i does not see key j
     output_i  = Σ_j w_ij v_j + values(w)_i
 
 w is the softmax of the logits, after dropout, cap is `soft_cap`, and `values` is the hook `relative_values`. Without a
@@ -122,7 +122,7 @@ def softmax(logits: Float[Array, "T S"]) -> tuple[Float[Array, "T S"], Float[Arr
 
 
 def one_if_zero(total: Float[Array, "*T"]) -> Float[Array, "*T"]:
-    """Return the sums of exponentials of each row, with 1 for 0 as the divisor of rows that see nothing."""
+    """Return the sum of each row's exponentials, but 1 where it is 0: a divisor also for rows that see nothing."""
     return jnp.where(total == 0, 1.0, total)
 
 

@@ -1,7 +1,8 @@
 """Gradients with respect to the inputs of a bias, on GPUs, by separate kernels: XLA removes them if they are unused.
 
 A program of `diagonal_gradients` owns the tiles (I, I + c) for one c. Elements at the same place in these tiles have
-the same key - query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient without atomics.
+the same difference j - i of key and query, so it sums whole tiles, and a bias with one number per diagonal gets its
+gradient without atomics.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ PROGRAMS = 1024
 
 
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradients of the bias, one per diagonal, summed over the batch; blocks must be square."""
+    """Return the gradients of `Inputs.diagonals`, summed over the batch; blocks must be square."""
     (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
     count = q_count + k_count - 1
     parts = min(n, max(1, PROGRAMS // (count * heads)))
@@ -51,7 +52,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
 
 
 def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
-    """Sum each tile along its diagonals, and add the sums of neighbors that share a diagonal: R = (C + 1)·B."""
+    """Sum C tiles of side B along their diagonals, and add the sums that neighbors share: R = (C + 1)·B diagonals."""
     heads, count, size, _ = tiles.shape
     # Reading rows of 2B numbers as rows of 2B - 1 moves row i by i places to the right.
     skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]

@@ -49,7 +49,7 @@ class Call:
 
     Attributes:
         static: options, layout, and whether kernels run in the interpreter.
-        way: the way to the bias.
+        way: how the call obtains its bias.
         operands: the operands of the call, not padded.
         shift: that of `p_j - p_i = j - i + shift`, for positions p of query i and key j; only read where the way is
             "diagonals".
@@ -147,7 +147,7 @@ class Call:
         if bias is not None:
             return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
-        # The hook is not asked for distances that only padding has: it may have none for them, as a table.
+        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
         offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)
         return (), for_each_head(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
 

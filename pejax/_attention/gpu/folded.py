@@ -41,15 +41,14 @@ def fold(
 ) -> tuple[Float[Array, "N T H E"], Float[Array, "N S K E"]]:
     """Return q and k with E = D + 8 channels, for which `scale·q·k` is larger by `slope_h · (p_j - c)`.
 
+    c is the middle position; subtracting it keeps the numbers small.
+
     Args:
         q: queries.
         k: keys.
         slopes: slope of each head's bias, in logits per unit of key - query.
         positions: positions of the keys, in tokens, which span at most 2^24.
         scale: factor of q·k.
-
-    Returns:
-        q and k with the columns. c is the middle position; subtracting it keeps the numbers small.
     """
     middle = positions[:, positions.shape[1] // 2, None]
     position_parts, slope_parts = _parts((positions - middle).astype(jnp.float32)), _parts(slopes / scale)
@@ -64,7 +63,7 @@ def fold(
 
 
 def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
-    """Return three numbers with significands of 8 bits that sum to x."""
+    """Return three arrays of numbers with significands of 8 bits; their sum is x."""
     parts = []
     for _ in range(3):
         # `reduce_precision` rounds like a cast to bfloat16 and back; XLA may remove such casts, but not this.

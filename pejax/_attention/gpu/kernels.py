@@ -132,7 +132,7 @@ class TileGradients(NamedTuple):
 
 
 class QueryBlock(NamedTuple):
-    """One block of queries with its rows of `Rows`, which the backward pass reads.
+    """One block of queries, and the entries of `Rows` for them, which the backward pass reads.
 
     Attributes:
         q: the queries, `(size, D)`.

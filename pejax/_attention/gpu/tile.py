@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
     Attributes:
         options: scale, masks, soft cap and dropout rate of the attention.
-        blocks: numbers of queries and of keys in a tile, powers of two from 16.
+        blocks: numbers of queries and of keys in a tile, powers of two of at least 16.
         counts: numbers of query blocks and of key blocks, after padding.
         group: number of query heads per key head.
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
@@ -59,7 +59,7 @@ class Inputs(NamedTuple):
         q_tokens: tokens of the queries.
         k_tokens: tokens of the keys.
         numbers: parameters of the bias that is computed in tiles: arrays `(H,)`, one number per head.
-        diagonals: bias of each diagonal, at index `j - i + T - 1`.
+        diagonals: bias of each diagonal, at index `j - i + T - 1`; R = T + S, both padded.
         dropout_words: six numbers of 32 bits that dropout hashes: the two of the seed, and the indices of the first
             example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
@@ -221,7 +221,7 @@ def scores_gradient(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> 
         tile: scores of the tile.
         lse: log-sum-exp of each query, 0 for -inf, as a row or a column.
         d_weights: gradient of the weights after dropout.
-        mean: row mean of each query (`Rows.mean`), as a row or a column.
+        mean: `Rows.mean` of each query, as a row or a column.
     """
     weights = jnp.exp(tile.logits - lse)
     if tile.keep is not None:
