@@ -79,7 +79,7 @@ class Encoding:
             and the float32 bias `(T, S)`, which is added to the scaled logits.
         distance_bias: `(params_h, relative) -> bias` for ONE head, with relative = key - query `(R,)` or
             `(R, A)` and the bias `(R,)`: a bias that depends on key - query alone. Given this hook, `bias` may be None.
-            Differences of whole positions are limited to ±(2^31 - 1).
+            Differences of integer positions are limited to ±(2^31 - 1).
         relative_keys: `(params_h, relative) -> (a, v, u)` for ONE head and one axis, with relative `(R,)`,
             a `(R, D)`, v `(D,)` and u `(D,)`: the parts of a bias `(q_i + v) · a_r + u · k_j`, where row r of a belongs
             to the relative position of i and j. A faster form of `bias`, which must be given as well.

@@ -173,7 +173,7 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
 
 
 def check_within(positions: TokenPositions | Array, extent: Extent, axes: int | None = None) -> None:
-    """Raise ValueError for a whole position outside a length or grid, where both are known: not under `jax.jit`.
+    """Raise ValueError for an integer position outside a length or grid, where both are known: not under `jax.jit`.
 
     Tokens without a position and padding count nowhere. Positions of a float type may lie between and beyond patches.
 
@@ -223,7 +223,7 @@ def normalized_positions(positions: Num[Array, "..."], extent: Extent, by: str =
         Coordinates in float32, or in float64 if the positions are.
 
     Raises:
-        ValueError: an unknown `by`, a side below 1, positions without the axes of the extent, or whole positions
+        ValueError: an unknown `by`, a side below 1, positions without the axes of the extent, or integer positions
             outside it that are not traced.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 

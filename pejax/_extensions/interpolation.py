@@ -230,7 +230,7 @@ def interpolate_positions(
 
     Raises:
         ValueError: a length below 1, one length that is a number and another that is a grid, grids and positions with
-            different numbers of axes, or whole positions outside the current length or grid that are not traced.
+            different numbers of axes, or integer positions outside the current length or grid that are not traced.
         TypeError: positions that are neither integers nor floats of at least 32 bits.
 
     Reference:

@@ -55,7 +55,7 @@ ACTIVATIONS = {
 """Activations: the names of config.json, and ours."""
 
 REQUIRED: Any = object()
-"""Stands in place of a default: the key must be there."""
+"""Marker in place of a default: the key must be there."""
 
 
 class Config:
@@ -96,7 +96,7 @@ class Config:
         return default
 
     def defaults(self, **defaults: Any) -> None:
-        """Add the values of keys that are absent from the config altogether."""
+        """Add default values of keys that are missing; a key whose value is null keeps it, and counts as absent."""
         self.keys = {**defaults, **self.keys}
 
     def part(
@@ -105,13 +105,13 @@ class Config:
         """Return an object in the config as a `Config` of its own; `close` checks its keys, too.
 
         Args:
-            key: key of the object, or its path: `rope_parameters.full_attention`.
+            key: key of the object; where `keys` is given, it may be a path: `rope_parameters.full_attention`.
             keys: content of the object. None = the value of the key, empty where it is absent.
             inert: keys in it that change nothing at any value.
             neutral: keys in it that change nothing at the value given here.
 
         Raises:
-            ValueError: a content that is no object.
+            ValueError: content that is not an object.
         """
         content = self.object(key) if keys is None else keys
         if not isinstance(content, Mapping):

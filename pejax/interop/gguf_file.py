@@ -92,7 +92,7 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
     except OSError as error:
         raise ValueError(f"{file.path} must be a file that can be read, got {error.strerror}") from None
     if data.size != (stop - first) * row_bytes:
-        raise ValueError(f"{file.path} must hold {size} bytes of {name}, got {data.size}")
+        raise ValueError(f"{file.path} must hold {(stop - first) * row_bytes} bytes of {name}, got {data.size}")
     shape = (stop - first, *shape[1:]) if len(shape) > 1 else shape
     values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data, kind)
     values = values.reshape(shape)
@@ -100,7 +100,7 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
 
 
 def _dequantized(data: np.ndarray, kind: str) -> np.ndarray:
-    """Return the values of quantized bytes in float32, a block per row. Few are converted at once, to limit memory."""
+    """Return the values of quantized bytes in float32, a block per row; few blocks at a time, to save memory."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -171,12 +171,12 @@ class _Header:
         for name, tensor in sorted(absolute.items(), key=lambda item: item[1].start):
             if tensor.start < end or tensor.start % alignment or tensor.start + tensor.size > self.size:
                 place = f"bytes {tensor.start} to {tensor.start + tensor.size} of {self.size}"
-                raise self.damaged(f"{name[:80]} in {place}, which are not its own")
+                raise self.damaged(f"{name[:80]} in {place}: unaligned, outside the file or in another tensor")
             end = tensor.start + tensor.size
         return absolute
 
     def tensor(self, name: str, number: int, shape: tuple[int, ...], start: int) -> GgufTensor:
-        """Return a tensor whose `start` is counted from the first tensor's, as in the header.
+        """Return a tensor whose `start` is counted from the end of the padded header, as in the file.
 
         Raises:
             ValueError: a type that the package `gguf` cannot convert, or a shape that is not whole blocks of the type.
@@ -211,7 +211,7 @@ class _Header:
         return list(map(_shortest, values)) if dtype.kind == "f" else values.tolist()
 
     def count(self, bytes_each: int) -> int:
-        """Return the next number, of entries of at least `bytes_each` bytes; refuse more than fit into the file."""
+        """Return the next count of entries of at least `bytes_each` bytes; refuse more than fit into the file."""
         count = self.number("<u8")
         if count * bytes_each > self.size - self.at:
             raise self.damaged(f"{count} entries in the last {self.size - self.at} bytes")

@@ -202,7 +202,7 @@ def _name(names: Names, part: str, e: int = 0) -> str:
 
 
 def _matrix(name: str, shape: tuple[int, ...], in_out: bool) -> Piece:
-    """Return a whole kernel of our `shape`, which is `(out, in)` in the file unless `in_out`."""
+    """Return the piece that is a whole kernel. Our `shape` is `(in, out)`; the file has `(out, in)` unless `in_out`."""
     return whole(name, *(shape if in_out else shape[::-1]))
 
 

@@ -134,7 +134,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     """
     check_choice("dtype", dtype, tuple(TYPES))
     if "vision_config" in config or config.get("model_type") in TOWERS:
-        rule = "has one tower of a model, and cannot be saved without the rest of a loaded one"
+        rule = "names a model of several towers: only a loaded one can be saved, with the tensors of the other towers"
         raise ValueError(f"model_type {config.get('model_type')!r} {rule}")
     source = Source(dict(config), read_config(config), {}, {})
     shapes = expected_shapes(source.slots)
@@ -242,14 +242,14 @@ def _names_trunk(config: Mapping[str, Any]) -> bool:
 
 
 def prefixes_in(architecture: Architecture, tensors: Collection[str]) -> Mapping[str, str]:
-    """Return the map from prefixes of our names to those in a file: the first scheme that fits one of its tensors."""
-    schemes = architecture.inside or ({}, {architecture.prefix: ""})
-    fits = lambda scheme: any(name.startswith(with_prefix(architecture.prefix, scheme)) for name in tensors)
-    return next(filter(fits, schemes), {})
+    """Return the map from prefixes of `Architecture.names` to those in a file: the first that fits one of its names."""
+    maps = architecture.inside or ({}, {architecture.prefix: ""})
+    fits = lambda prefixes: any(name.startswith(with_prefix(architecture.prefix, prefixes)) for name in tensors)
+    return next(filter(fits, maps), {})
 
 
 def with_prefix(name: str, prefixes: Mapping[str, str]) -> str:
-    """Return a name of ours with the prefix that it has in a file."""
+    """Return a name of `Architecture.names` with the prefix that it has in a file."""
     ours, theirs = next(((ours, theirs) for ours, theirs in prefixes.items() if name.startswith(ours)), ("", ""))
     return theirs + name.removeprefix(ours)
 

@@ -111,7 +111,7 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
     """
     config = _config(model, source)
     params = dict(nnx.to_flat_state(nnx.state(model)))
-    slots_of = defaultdict(list)  # of each tensor, with the number of its piece in the slot
+    slots_of = defaultdict(list)  # by tensor: its slots, and the number of its piece in each
     for slot in source.slots:
         for number, piece in enumerate(slot.pieces):
             slots_of[piece.tensor].append((slot, number))

@@ -184,7 +184,7 @@ def test_damaged_files(folder, tmp_path):
     for size in (0, 3, 10, 30, 200, 1000, len(whole) - 4):
         path.write_bytes(whole[:size])
         refused(path)
-    refused(path, "which are not its own")
+    refused(path, "unaligned, outside the file or in another tensor")
     refused(damaged(path, whole, 0, b"GGML"), "must begin with the bytes GGUF, got b'GGML'")
     refused(damaged(path, whole, 4, struct.pack("<I", 1)), "must be of GGUF version 2 or 3, got 1")
     refused(damaged(path, whole, 4, struct.pack(">I", 3)), "big-endian, which is not supported")
@@ -221,7 +221,7 @@ def test_tensors_that_overlap(folder, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", folder)
     whole = path.read_bytes()
     at = whole.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8 + 4
-    refused(damaged(path, whole, at, struct.pack("<Q", 0)), "which are not its own")
+    refused(damaged(path, whole, at, struct.pack("<Q", 0)), "unaligned, outside the file or in another tensor")
 
 
 def test_the_command_says_what_a_file_holds(folder, tmp_path, capsys):

@@ -166,7 +166,7 @@ def test_the_vision_tower_of_a_model_of_images_and_text(tmp_path, capsys):
     assert "head: None" in printed
     save(model, tmp_path / "b", source)
     assert same_bytes(folder, tmp_path / "b")
-    with pytest.raises(ValueError, match="model_type 'clip' has one tower of a model"):
+    with pytest.raises(ValueError, match="model_type 'clip' names a model of several towers"):
         source_from_config(config)
 
 

@@ -202,7 +202,7 @@ def test_the_same_key_gives_the_same_text():
         ("prompts must be from 0 to 10, one of 11 ids, got 4294967301", {"prompts": np.full((1, 2), 2**32 + 5)}),
         ("window must be at least 1 and first at least 0, got 0 and 0", {"window": 0}),
         ("window must be at least 1 and first at least 0, got 4 and -1", {"window": 4, "first": -1}),
-        ("first needs a window, whose cache keeps the first tokens, too, got first=4 without", {"first": 4}),
+        ("first needs a window, whose cache keeps the first tokens too, got first=4 without one", {"first": 4}),
         ("learned is added to the input, so cached keys keep", {"window": 2, "made": {"pe": "learned"}}),
         ("end in a token, not in 0", {"segment_ids": [[1, 1, 1, 0]]}),
         (f"got a table of {LENGTH} for length {LENGTH + 1}", {"made": {"pe": "learned"}, "count": LENGTH - 2}),

@@ -110,7 +110,7 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["a", "--temperature=-1"], "temperature must be 0, or finite and at least"),
         (["a", "--top_k=261"], "top_k must be from 0 to the size of the vocabulary, 260, got 261"),
         (["a", "--window=-1"], "window must be at least 1 and first at least 0, got -1 and 0"),
-        (["a", "--first=4"], "first needs a window, whose cache keeps the first tokens, too, got first=4 without"),
+        (["a", "--first=4"], "first needs a window, whose cache keeps the first tokens too, got first=4 without one"),
         (["a", "--stop", "x", ""], "stop must hold texts of at least one character, got ('x', '')"),
         (["a", "--extend=yarm"], "unknown extension 'yarm'"),
         (["a", "--params=int8"], "params must be one of float32, bfloat16, file, got 'int8'"),

@@ -152,7 +152,7 @@ def as_rolling(window: int | None, first: int, renumber: bool) -> Rolling | None
     if window is not None:
         return Rolling(window, first, renumber)
     if first:
-        raise ValueError(f"first needs a window, whose cache keeps the first tokens, too, got first={first} without")
+        raise ValueError(f"first needs a window, whose cache keeps the first tokens too, got first={first} without one")
     return None
 
 

@@ -41,8 +41,8 @@ def images_to_patches(images: Float[Array, "B height width channels"], patch: in
     Each has patch² · channels numbers, ordered by row, column, channel.
 
     Args:
-        images: sides must be multiples of the patch, in pixels.
-        patch: side of a patch, pixels.
+        images: the images; their sides, in pixels, must be multiples of `patch`.
+        patch: side of a patch, in pixels.
     """
     batch, height, width, channels = images.shape
     rows, columns = patch_grid((height, width), patch)
@@ -77,7 +77,7 @@ class ViT(Layered):
         config: sizes, layers, tokens, pooling and head of the model.
         encoding: encoding of all layers in place of those that `config` names, for example your own, made for
             `config.dims`. None = as `config` says.
-        rngs: draws the parameters from its `params` stream.
+        rngs: random streams; the parameters are drawn from `params`.
 
     Raises:
         ValueError: a config that the encoding refuses.
@@ -133,7 +133,7 @@ class ViT(Layered):
             extent: grid (rows, columns), in patches, that the encoding adapts to, or grids `(B, 2)`, one per image;
                 None = rows and columns of each image.
             train: whether stochastic depth drops branches; no effect if `config.stochastic_depth` is 0.
-            key: draws the branches to drop; required if branches are dropped, otherwise not used.
+            key: random key of the branches to drop; required if branches are dropped, otherwise not used.
             execution: device mesh, sharding and rematerialization.
 
         Raises:

@@ -52,8 +52,8 @@ class LayerContext(NamedTuple):
         shared: the parameters of the layer's encoding that all layers share.
         tokens: positions of the queries, and of the keys where there is no cache.
         extent: the length, the length per example or the grid that the encoding adapts to, as in `attend`.
-        cache_start: the slot of the cache that the first of these tokens is written to.
-        cache_tokens: positions of the tokens in the slots of the cache, these tokens included.
+        cache_start: the slot of the cache that the first of `tokens` is written to; None = no cache, or a rolling one.
+        cache_tokens: positions of the tokens in the slots of the cache, `tokens` included; None likewise.
         rolling: the step of a rolling cache, in place of `cache_start` and `cache_tokens`; None = it is not rolling.
         cross_context: the inputs of cross-attention; None = there is none.
         condition: a vector per example, which adaptive norms read; None = there is none.
@@ -216,8 +216,8 @@ class SelfAttention(nnx.Module):
         def attend_to(part: Part, **options: Any) -> Any:
             window = min((size for size in (part.window, self.config.window) if size is not None), default=None)
             positions = {"positions": part.tokens, "k_positions": part.k_tokens}
-            states = zip(cache, new, new_cache, strict=True)  # of keys, then of values
-            keys_values = (keys_of(part, step.rolling.first, *arrays) for arrays in states)
+            sources = zip(cache, new, new_cache, strict=True)  # of keys, then of values
+            keys_values = (keys_of(part, step.rolling.first, *arrays) for arrays in sources)
             return run(q, *keys_values, **positions, window=window, **options)
 
         if len(step.parts) == 1:

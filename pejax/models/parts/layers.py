@@ -109,22 +109,22 @@ class Linear(nnx.Linear):
 
 
 class LayerNorm(nnx.Module):
-    """`(offset + scale) · (x - mean) / sqrt(variance + epsilon) + bias` over channels, in float32; x keeps its type.
+    """`(offset + scale) · (x - mean) / sqrt(variance + epsilon) + bias` over channels, in float32; result in x's type.
 
     Args:
-        norm: config of the norm.
-        shape: shape of the weights: channels, or heads and channels if every head has its own.
-        axes: logical names of the weights' axes; None = no name.
+        norm: config of the norm, which calls the scale its weight.
+        shape: shape of scale and bias: channels, or heads and channels if every head has its own.
+        axes: logical names of the axes of scale and bias; None = no name.
     """
 
     def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
-        self.scale = _norm_weight(norm, shape, axes)
+        self.scale = _norm_scale(norm, shape, axes)
         self.bias = nnx.Param(jnp.zeros(shape, jnp.float32), **named(*axes)) if norm.bias else None
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         bias = () if self.bias is None else (self.bias[...].astype(jnp.float32),)
-        return without_leading_ones(_layer_norm(self.norm.epsilon), x, _weight(self.norm, self.scale), *bias)
+        return without_leading_ones(_layer_norm(self.norm.epsilon), x, _factor(self.norm, self.scale), *bias)
 
 
 @functools.cache
@@ -145,12 +145,12 @@ def _layer_norm(epsilon: float) -> Callable[..., Array]:
 
 
 class RMSNorm(nnx.Module):
-    """`(offset + scale) · x / sqrt(mean(x²) + epsilon)` over channels, in float32; the output has the type of x.
+    """`(offset + scale) · x / sqrt(mean(x²) + epsilon)` over channels, in float32; result in x's type.
 
     Args:
-        norm: config of the norm.
-        shape: shape of the weights: channels, or heads and channels if every head has its own.
-        axes: logical names of the weights' axes; None = no name.
+        norm: config of the norm, which calls the scale its weight.
+        shape: shape of the scale: channels, or heads and channels if every head has its own.
+        axes: logical names of the scale's axes; None = no name.
 
     Reference:
         Zhang & Sennrich 2019, "Root Mean Square Layer Normalization" (arXiv 1910.07467), equation 4.
@@ -158,10 +158,10 @@ class RMSNorm(nnx.Module):
 
     def __init__(self, norm: NormConfig, *shape: int, axes: tuple[str | None, ...] = ("embed",)) -> None:
         self.norm = norm
-        self.scale = _norm_weight(norm, shape, axes)
+        self.scale = _norm_scale(norm, shape, axes)
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
-        return without_leading_ones(_rms_norm(self.norm.epsilon), x, _weight(self.norm, self.scale))
+        return without_leading_ones(_rms_norm(self.norm.epsilon), x, _factor(self.norm, self.scale))
 
 
 @functools.cache
@@ -177,8 +177,8 @@ def _rms_norm(epsilon: float) -> Callable[..., Array]:
     return rms_norm
 
 
-def _norm_weight(norm: NormConfig, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param | None:
-    """Make the weight of a norm; None = it has none."""
+def _norm_scale(norm: NormConfig, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param | None:
+    """Make the scale of a norm; None = it has none."""
     return nnx.Param(jnp.full(shape, 1.0 - norm.offset, jnp.float32), **named(*axes)) if norm.weight else None
 
 
@@ -186,8 +186,8 @@ def _times(x: Array, factor: Array | None) -> Array:
     return x if factor is None else x * factor
 
 
-def _weight(norm: NormConfig, scale: nnx.Param | None) -> Array | None:
-    """Return the factor of a norm, in float32; None = 1."""
+def _factor(norm: NormConfig, scale: nnx.Param | None) -> Array | None:
+    """Return the factor `offset + scale` of a norm, in float32; None = 1."""
     if scale is None:
         return None
     weight = scale[...].astype(jnp.float32)
@@ -252,7 +252,7 @@ def check_activation(mlp: MlpConfig) -> None:
 
 @functools.cache
 def gate_by(activation: str) -> Callable[[Array, Array], Array]:
-    """Return the function `(gate, x) -> activation(gate) · x`, or that of `GATES`; it saves only its arguments."""
+    """Return the function `(gate, x) -> activation(gate) · x`, or that of `GATES`; gradients need only gate and x."""
     if activation in GATES:
         return GATES[activation]
     plain = nnx.silu if activation == "silu" else ACTIVATIONS[activation]

@@ -102,16 +102,16 @@ class Stack(Layered):
         return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1], rolling)  # pyright: ignore[reportArgumentType]
 
     def rolls_blocks(self, rolling: Rolling, extent: Extent = 1) -> bool:
-        """Return whether a full rolling cache takes more than one token at a time.
+        """Return whether a full rolling cache takes a block of tokens, more than one, at a time.
 
         Args:
             rolling: the tokens that are kept.
             extent: the extent of `__call__`.
         """
-        one_extent = isinstance(extent, tuple) or jnp.ndim(extent) < 2
+        queries_share_extent = isinstance(extent, tuple) or jnp.ndim(extent) < 2
         return all(
             not encoding.bands
-            and (encoding.adapt is None or one_extent)
+            and (encoding.adapt is None or queries_share_extent)
             and (encoding.shift_invariant or not rolling.renumber)
             for encoding in self.encodings
         )
@@ -218,7 +218,7 @@ def masked_tokens(
 
     Args:
         ids: token ids.
-        mask: 1 = a token, 0 = padding. None = not given; then ids that are padding are refused, where they can be seen.
+        mask: 1 = a token, 0 = padding. None = not given; then ids that are padding are refused, unless they are traced.
         padding: `TransformerConfig.padding`: "counted" = padding takes up positions; an id = all ids but this one are
             counted; else all tokens of the mask are.
 
@@ -244,7 +244,7 @@ def _check_mask(mask: Array, shape: tuple[int, ...]) -> None:
     """Refuse a mask that is not 1 at tokens and 0 at padding."""
     rule = "attention_mask must be 1 at tokens and 0 at padding"
     if not (jnp.issubdtype(mask.dtype, jnp.integer) or mask.dtype == bool):
-        raise TypeError(f"{rule}, integers or bool, got {mask.dtype}: 0 and -inf are what is added to logits")
+        raise TypeError(f"{rule}, integers or bool, got {mask.dtype}: 0 and -inf, to add to logits, are not taken")
     if mask.shape != shape:
         raise ValueError(f"{rule}, in the shape of ids, {shape}, got {mask.shape}")
     smallest, largest = known_range(mask) or (0, 1)
