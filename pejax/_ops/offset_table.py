@@ -78,7 +78,8 @@ def look_up_within(
     if name not in params or not jnp.issubdtype(relative.dtype, jnp.integer):
         return otherwise(params)
     inside = within_table(params[name].shape, relative)
-    return lax.cond(inside, lambda params: look_up(params[name], relative), otherwise, params)
+    # Without the checkpoint, a lookup would also fill and save the zeros of what `otherwise` has for its gradient.
+    return lax.cond(inside, lambda params: look_up(params[name], relative), jax.checkpoint(otherwise), params)
 
 
 def table_of_offsets(

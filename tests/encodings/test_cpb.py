@@ -49,6 +49,17 @@ def test_cpb_is_its_formula(axes):
         assert bias[h, i, j] == pytest.approx(by_hand(params, h, np.asarray(at[j] - at[i]), sides), abs=2e-5)
 
 
+def test_a_gradient_through_the_table_saves_no_hidden_units():
+    """A lookup in a table of 1,225 pairs saves its rows, not what the network would need, 64 numbers per pair."""
+    encoding, params = drawn(spec="cpb(hidden=64)")
+    settled = adapt(encoding, params, (5, 7))
+    own = {**settled["all"], **jax.tree.map(lambda leaf: leaf[0], settled["heads"])}
+    at = grid_positions(5, 7)
+    offsets = (at[None] - at[:, None]).reshape(-1, 2)
+    _, gradient = jax.vjp(lambda params: encoding.distance_bias(params, offsets), own)
+    assert max(leaf.size for leaf in jax.tree.leaves(gradient)) <= offsets.size
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", [slow((4, 7)), (5, 3), slow((1, 6))], ids=str)
 @pytest.mark.parametrize("kind", [jnp.int32, jnp.float32])
