@@ -182,8 +182,7 @@ def test_queries_of_float64_have_gradients_in_tiles(spec):
     assert {leaf.dtype for leaf in jax.tree.leaves(gradients[1])} <= {jnp.dtype("float32")}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", ["alibi", slow("t5")])
+@pytest.mark.parametrize("spec", [slow("alibi"), "t5"])
 def test_a_line_of_biases_is_added_to_queries_of_float64(spec):
     call = {**PLAIN, "spec": spec}
     with jax.enable_x64(True):

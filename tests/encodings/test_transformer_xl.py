@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import compiled, largest_intermediate, types_unchecked
+from cases import slow
 from jax.tree_util import Partial
 from peers import peer
 
@@ -150,10 +151,9 @@ def sides(t, s):
     yield q._replace(positions=index[:, :t] + apart), TokenPositions(index, *fields)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("t", "s", "backward", "options"),
-    [(130, 150, 80, {"window": 40}), (90, 90, 40, {"causal": True, "soft_cap": 3.0})],
+    [slow(130, 150, 80, {"window": 40}), (90, 90, 40, {"causal": True, "soft_cap": 3.0})],
     ids=str,
 )
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, backward, options):
