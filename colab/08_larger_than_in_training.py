@@ -191,7 +191,7 @@ for name in ("true", *EXTENSIONS):
 #
 # - Four shapes, a tiny model, a minute of training. With letters, `python -m train.dit` measures more: whether a classifier
 #   finds the class that was asked for, and a Fréchet distance, for several encodings. Its figures are in
-#   [docs/results.md](../docs/results.md).
+#   [docs/training.md](../docs/training.md).
 # - Large diffusion models were trained on many sizes, and most read texts, too. Their layouts of positions, and the same
 #   extensions for them, are in [docs/diffusion.md](../docs/diffusion.md).
 # - No model was fine-tuned at the new size.
