@@ -39,7 +39,7 @@ Places = tuple[Array, Array]
 """Segment ids and order of queries or keys."""
 
 
-class Rows(NamedTuple):
+class SortedTokens(NamedTuple):
     """Sorted queries and keys of one key head, in chunks of C tokens. Queries and padding have value and weight 0."""
 
     features: Float[Array, "*N C D"]
@@ -180,28 +180,30 @@ def _scan(q: Features, k: Features, v: Float[Array, "S D"], q_place: Places, k_p
     sort = jnp.lexsort((is_query, order, segments))
     is_key = ~is_query & (segments != 0)  # and not padding
     values = jnp.where(is_key[:, None], jnp.concatenate([jnp.zeros((groups * length, dim), v.dtype), v]), 0)
-    rows = Rows(features, rotated, values, is_key.astype(v.dtype), segments)
+    tokens = SortedTokens(features, rotated, values, is_key.astype(v.dtype), segments)
     size = min(max(CHUNK, dim), len(sort))
     pad = lambda x: jnp.pad(x, [(0, -len(sort) % size), *[(0, 0)] * (x.ndim - 1)])
-    chunks = jax.tree.map(lambda x: pad(x[sort]).reshape(-1, size, *x.shape[1:]), rows)
+    chunks = jax.tree.map(lambda x: pad(x[sort]).reshape(-1, size, *x.shape[1:]), tokens)
     empty = jnp.zeros((dim, dim), v.dtype), jnp.zeros(dim, v.dtype), jnp.uint32(0)
     output = lax.scan(jax.checkpoint(_step), empty, chunks)[1].reshape(-1, dim)
     return output[jnp.argsort(sort)[: groups * length]].reshape(groups, length, dim)
 
 
-def _step(state: tuple[Array, Array, Array], rows: Rows) -> tuple[tuple[Array, Array, Array], Float[Array, "C D"]]:
+def _step(
+    state: tuple[Array, Array, Array], tokens: SortedTokens
+) -> tuple[tuple[Array, Array, Array], Float[Array, "C D"]]:
     """Return the state after a chunk, and the output of its tokens.
 
     The state holds the sums of `R φ(k) vᵀ` and `φ(k)` over the keys of the last segment so far, and the segment's id.
     """
     products, features, segment = state
-    sees = jnp.tri(len(rows.segments), dtype=bool) & (rows.segments[:, None] == rows.segments)
+    sees = jnp.tri(len(tokens.segments), dtype=bool) & (tokens.segments[:, None] == tokens.segments)
     pairs = lambda x: jnp.where(sees, x @ x.T, 0)
-    goes_on = rows.segments == segment
-    numerators = pairs(rows.rotated) @ rows.values + jnp.where(goes_on[:, None], rows.rotated @ products, 0)
-    denominators = pairs(rows.features) @ rows.weights + jnp.where(goes_on, rows.features @ features, 0)
-    last = rows.segments[-1]
-    in_last, kept = rows.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
-    products = kept(products) + rows.rotated.T @ jnp.where(in_last[:, None], rows.values, 0)
-    features = kept(features) + jnp.where(in_last, rows.weights, 0) @ rows.features
+    goes_on = tokens.segments == segment
+    numerators = pairs(tokens.rotated) @ tokens.values + jnp.where(goes_on[:, None], tokens.rotated @ products, 0)
+    denominators = pairs(tokens.features) @ tokens.weights + jnp.where(goes_on, tokens.features @ features, 0)
+    last = tokens.segments[-1]
+    in_last, kept = tokens.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
+    products = kept(products) + tokens.rotated.T @ jnp.where(in_last[:, None], tokens.values, 0)
+    features = kept(features) + jnp.where(in_last, tokens.weights, 0) @ tokens.features
     return (products, features, last), numerators / one_if_zero(denominators)[:, None]

@@ -167,8 +167,8 @@ LOWERED = {
         "forward",
         "query_gradients",
         "key_gradients",
-        "numbers_by_queries",
-        "positions_by_keys",
+        "bias_gradients_by_queries",
+        "bias_gradients_by_keys",
     },
 }
 
@@ -189,7 +189,7 @@ def test_a_gradient_that_nobody_asks_for_costs_no_kernel():
     jaxpr = jax.make_jaxpr(lambda q, k, v: step(q, k, v, *fixed)[1][:3])(q, k, v).jaxpr
     text = str(dce_jaxpr(jaxpr, [True, False, False])[0])
     assert "pejax_query_gradients" in text
-    assert "pejax_numbers_by_queries" not in text
+    assert "pejax_bias_gradients_by_queries" not in text
     assert "pejax_key_gradients" not in text
 
 

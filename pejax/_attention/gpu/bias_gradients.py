@@ -62,7 +62,7 @@ def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
     return (ends(low, 0) + ends(high, 1)).reshape(heads, -1)
 
 
-def numbers_by_queries(
+def bias_gradients_by_queries(
     plan: Plan, inputs: Inputs, rows: Rows
 ) -> tuple[tuple[Float[Array, " H"], ...], tuple[Float[Array, "N T"], ...]]:
     """Return the gradients of `Inputs.numbers`, and of the queries' positions if they are floats.
@@ -95,11 +95,11 @@ def numbers_by_queries(
         (jax.ShapeDtypeStruct((n, heads, plan.counts[0]), jnp.float32),) * numbers,
         (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes,
     )
-    found = call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, rows, name="numbers_by_queries")
+    found = call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, rows, name="bias_gradients_by_queries")
     return tuple(jnp.sum(x, axis=(0, 2)) for x in found[0]), tuple(jnp.sum(x, axis=1) for x in found[1])
 
 
-def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
+def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
     """Return the gradients of the keys' positions, which must be floats.
 
     Each program owns a block of keys and loops over the queries.
@@ -125,7 +125,7 @@ def positions_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Arr
             ref[n, head, pl.ds(j * k_size, k_size)] = jnp.sum(x, axis=1)
 
     outputs = (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes
-    found = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="positions_by_keys")
+    found = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="bias_gradients_by_keys")
     return tuple(jnp.sum(x, axis=1) for x in found)
 
 

@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.gpu.bias_gradients import diagonal_gradients, numbers_by_queries, positions_by_keys
+from pejax._attention.gpu.bias_gradients import bias_gradients_by_keys, bias_gradients_by_queries, diagonal_gradients
 from pejax._attention.gpu.block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.gpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
@@ -213,9 +213,9 @@ class Call:
         d_k, d_v, *d_key_bias = key_gradients(plan, key_inputs, rows)
         numbers, diagonals, q_positions, k_positions = (), None, (), ()
         if padded.numbers or padded.q_positions:
-            numbers, q_positions = numbers_by_queries(plan, query_inputs, rows)
+            numbers, q_positions = bias_gradients_by_queries(plan, query_inputs, rows)
         if padded.q_positions:
-            k_positions = positions_by_keys(plan, key_inputs, rows)
+            k_positions = bias_gradients_by_keys(plan, key_inputs, rows)
         if padded.diagonals is not None:
             size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
             square_plan = plan.with_blocks((size, size))

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.attention import KERNELS, refuse
-from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, fused_product
+from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention
 from pejax._attention.kernels.elementwise import slope
 from pejax._attention.kernels.kernel_call import (
     Primals,
@@ -68,7 +68,7 @@ def _product(static: Static, backend: str, operands: Operands, primals: Primals)
         slopes = jax.vmap(of_head, axis_size=heads)(per_head)
         positions = operands.k_tokens.positions
         positions = positions if static.layout.k_axes.positions is not None else positions[None]
-    return fused_product(static.options, primals.q, primals.k, primals.v, slopes, positions, backend=backend)
+    return folded_attention(static.options, primals.q, primals.k, primals.v, slopes, positions, backend=backend)
 
 
 def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any:

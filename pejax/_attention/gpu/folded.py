@@ -72,7 +72,7 @@ def _parts(x: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
     return parts
 
 
-def fused_product(
+def folded_attention(
     options: Options,
     q: Float[Array, "N K G T D"],
     k: Float[Array, "N K S D"],

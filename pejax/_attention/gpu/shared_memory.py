@@ -39,8 +39,8 @@ CONTENTS = {
     "forward": Contents((1, 0), (0, 2), 1),
     "query_gradients": Contents((2, 0), (0, 2), 1),
     "key_gradients": Contents((0, 2), (2, 0), 2),
-    "numbers_by_queries": Contents((2, 0), (0, 2), 0),
-    "positions_by_keys": Contents((0, 2), (2, 0), 0),
+    "bias_gradients_by_queries": Contents((2, 0), (0, 2), 0),
+    "bias_gradients_by_keys": Contents((0, 2), (2, 0), 0),
     "diagonal_gradients": Contents((0, 0), (2, 2), 0),
 }
 """Contents of shared memory, by the name of the kernel."""
