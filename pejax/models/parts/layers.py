@@ -255,6 +255,7 @@ def gate_by(activation: str) -> Callable[[Array, Array], Array]:
     """Return the function `(gate, x) -> activation(gate) · x`, or that of `GATES`; gradients need only gate and x."""
     if activation in GATES:
         return GATES[activation]
+    # The entry of silu would be recomputed by itself, inside of what is recomputed anyway.
     plain = nnx.silu if activation == "silu" else ACTIVATIONS[activation]
 
     @recompute
