@@ -76,9 +76,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 STATUS = pytest.StashKey[int]()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keep the status for the end."""
-    session.config.stash[STATUS] = int(exitstatus)
+    session.config.stash[STATUS] = int(session.exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
