@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import Case, close, mostly_slow, normal, serves, slow
+from covering import covering, pairs
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
@@ -87,25 +88,37 @@ def layers(attends, case, order):
     return side_by_side(run, attends, (*arrays, params))
 
 
-EVERY_RUN = ("t5",)
-"""What is split in every run."""
+SETTINGS = ("causal", "image", "sequence")
+PLACES = [place for place in itertools.product(ENCODINGS, SETTINGS) if serves(*place)]
+ROWS = [(*place, *way) for place, way in itertools.product(PLACES, WAYS)]
+
+
+def met(row):
+    """Return what a row tries together: two of encoding, setting, split, method and order, and all but the encoding."""
+    return {*pairs(row), row[1:]}
 
 
 def cases():
-    """Split each encoding that attention sees in one way, in the setting whose turn it is; all under `-m long`."""
-    settings = ("causal", "image", "sequence")
-    for number, (spec, setting) in enumerate(itertools.product(ENCODINGS, settings)):
-        own = [one for one in settings if serves(spec, one)]
-        for place, way in enumerate(WAYS if setting in own else ()):
-            turn = number // len(settings)
-            seen = spec not in ("learned", "sinusoidal")  # which are as "none" to attention
-            chosen = seen and setting == own[turn % len(own)] and place == 5 * turn % len(WAYS)
-            mark = () if spec in EVERY_RUN else pytest.mark.slow
-            mark = mark if chosen else pytest.mark.long
-            yield pytest.param(Case(spec, setting), way, marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
+    """Return every row: those of a covering choice for `-m slow`, the others for `-m long`."""
+    chosen = covering(ROWS, met)
+    for spec, setting, *way in ROWS:
+        mark = pytest.mark.slow if (spec, setting, *way) in chosen else pytest.mark.long
+        yield pytest.param(Case(spec, setting), tuple(way), marks=mark, id=f"{spec}-{setting}-{'-'.join(way)}")
 
 
-@pytest.mark.slow
+def test_the_slow_cases_meet_all_pairs_and_each_way_of_each_setting_and_the_others_are_long():
+    rows = {"slow": [], "long": []}
+    for param in cases():
+        (mark,), (case, way) = param.marks, param.values
+        rows[mark.name].append((case.spec, case.setting, *way))
+    assert sorted(rows["slow"] + rows["long"]) == sorted((*place, *way) for place in PLACES for way in WAYS)
+    for columns in [*itertools.combinations(range(5), 2), range(1, 5)]:
+        values, all_values = (
+            {tuple(row[column] for column in columns) for row in some} for some in (rows["slow"], ROWS)
+        )
+        assert values == all_values, columns
+
+
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
