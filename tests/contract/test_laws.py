@@ -1,6 +1,6 @@
 """Every encoding of the registry under every law: sequences, causal ones, images and volumes, where it serves them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, of_sizes, serves
@@ -87,11 +87,20 @@ def is_quick(case: Case, law: Callable[[Case], None]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    """Yield a case, and let go of the programs compiled for it alone."""
-    yield request.param
-    for program in (derivatives, forward, gradients, of_sizes, testing.dense_terms):
-        program.clear_cache()
+def case(request: pytest.FixtureRequest) -> Case:
+    """Return a case, and let go of the programs compiled for another one.
+
+    Not when the fixture ends: with a law beside it, which is no fixture, pytest ends it after every law.
+    """
+    if LAST != [request.param]:
+        for program in (derivatives, forward, gradients, of_sizes, testing.dense_terms):
+            program.clear_cache()
+        LAST[:] = [request.param]
+    return request.param
+
+
+LAST: list[Case] = []
+"""The case whose programs are in memory."""
 
 
 @pytest.fixture(autouse=True)

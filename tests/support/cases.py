@@ -137,7 +137,7 @@ def serves(spec: str, setting: str) -> bool:
 
 @compiled
 def gradients(
-    case: Case, args: Args, tokens: TokenPositions, weight: jax.Array, *, implementation: str = "reference"
+    case: Case, args: Args, tokens: TokenPositions, weight: jax.Array, implementation: str
 ) -> tuple[jax.Array, Args]:
     """Return one layer's attention output `(T, H, D)` and the gradients of its sum weighted by `weight`."""
 
@@ -191,12 +191,12 @@ def with_tokens(args: Args, tokens: TokenPositions, x: jax.Array) -> tuple[Args,
 def run(case: Case, args: Args, tokens: TokenPositions) -> jax.Array:
     """Return the layer's output, from a program that is compiled anyway."""
     if case.setting in DIFFERENTIATED:
-        return gradients(case, args, tokens, no_weight(case))[0]
-    return forward(case, args, tokens)
+        return gradients(case, args, tokens, no_weight(case), "reference")[0]
+    return forward(case, args, tokens, "reference")
 
 
 @compiled
-def forward(case: Case, args: Args, tokens: TokenPositions, *, implementation: str = "reference") -> jax.Array:
+def forward(case: Case, args: Args, tokens: TokenPositions, implementation: str) -> jax.Array:
     """Return one layer's attention output `(T, H, D)`."""
     return layer(case, args, tokens, implementation)
 
