@@ -17,7 +17,7 @@ SPLIT = "3.12"  # from this Python on, versions are those of the newer resolutio
 
 def resolved(path: str) -> dict[str, str]:
     """Return the version of each package, without a build's own mark, as of torch 2.13.0+cpu."""
-    packages = [item["metadata"] for item in json.loads(pathlib.Path(path).read_text())["install"]]
+    packages = [item["metadata"] for item in json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["install"]]
     return {package["name"]: package["version"].split("+")[0] for package in packages if package["name"] != "pejax"}
 
 
