@@ -6,8 +6,10 @@
     python -m benchmarks all --resume --write    go on where it was stopped, write benchmarks/RESULTS.md
     python -m benchmarks all --toy           seconds: shows that all of it runs, measures nothing
 
-A peer that is not installed (`pip install -e ".[bench]"`) or cannot is left out, and the tables say why. What was
-measured is kept case by case in the folder `--out`; --resume measures only what is not there yet.
+A peer that is not installed (`pip install -e ".[bench]"`) or cannot is left out, and the tables say why. `.[bench-jax]`
+has JAX's peers alone, without torch. Every table names the Python and the packages of its rows: torch's peers were
+measured on Python 3.11. What was measured is kept case by case in the folder `--out`; --resume measures only what is
+not there yet.
 """
 
 if __name__ == "__main__":  # before anything heavy is imported

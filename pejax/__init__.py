@@ -1,5 +1,8 @@
 """Positional encodings in JAX, for text and for vision."""
 
+from pejax import _versions as _versions  # first: it refuses another Python or JAX in one line
+
+# isort: split
 import importlib
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType

@@ -1,12 +1,15 @@
 """Models of text and images from Hugging Face folders and GGUF files, and back, without PyTorch or transformers."""
 
+from pejax._versions import require_version, requirement
+
 try:
-    import flax  # noqa: F401
+    import flax
     import safetensors  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        'pejax.interop needs Flax and safetensors: pip install "flax>=0.12.8" safetensors gguf tokenizers'
-    ) from error
+    packages = f"{requirement('flax')} safetensors gguf tokenizers"
+    raise ImportError(f"pejax.interop needs Flax and safetensors: pip install {packages}") from error
+else:
+    require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.positions import rope_from_config

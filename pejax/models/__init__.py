@@ -1,9 +1,13 @@
 """Models in Flax NNX that receive position as an `Encoding` record."""
 
+from pejax._versions import require_version, requirement
+
 try:
-    import flax  # noqa: F401
+    import flax
 except ImportError as error:
-    raise ImportError('pejax.models needs Flax: pip install "flax>=0.12.8"') from error
+    raise ImportError(f"pejax.models needs Flax: pip install {requirement('flax')}") from error
+else:
+    require_version("flax", flax.__version__, by="pejax.models")
 
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig
 from pejax.models.configs.model import DiTConfig, EncoderDecoderConfig, TransformerConfig, ViTConfig

@@ -16,6 +16,7 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 
 # The rooms of the library, a folder or a module at the root, and what each may import of the library beside itself.
 MAY_IMPORT = {
+    "_versions": set(),
     "_ops": set(),
     "_params": set(),
     "_text": set(),
@@ -44,8 +45,11 @@ MAY_IMPORT = {
     "_probe": {"_dims", "_encoding"},
     "testing": {"_dims", "_encoding", "_probe"},
     "_attention": {"_dims", "_encoding", "_ops", "_positions"},
-    "models": {"_attention", "_dims", "_encoding", "_make", "_ops", "_parse", "_patches", "_positions", "_specs"},
-    "interop": {"_ops", "_specs", "_text", "extensions", "models"},
+    "models": {
+        *("_attention", "_dims", "_encoding", "_make", "_ops", "_parse", "_patches", "_positions", "_specs"),
+        "_versions",
+    },
+    "interop": {"_ops", "_specs", "_text", "_versions", "extensions", "models"},
     "_visualize": {
         *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
         *("_devices", "_parse", "_text", "encodings", "extensions"),
