@@ -7,7 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_slow
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
 from jax.interpreters.partial_eval import dce_jaxpr
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax.tree_util import Partial
 
 from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
@@ -21,6 +24,7 @@ from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import attention as gpu
 from pejax._attention.gpu import bias_gradients
 from pejax._attention.gpu.block_masks import TokenRows, spans, tiles
+from pejax._attention.gpu.deprecation import KernelParams
 from pejax._attention.kernels import elementwise
 from pejax._attention.kernels.elementwise import cut
 
@@ -150,14 +154,37 @@ def test_they_are_reached_by_name():
         attend(implementation="cudnn")
 
 
+H100 = AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu"))
+"""What kernels are lowered for where there is no GPU."""
+
+
+def lowered(function, *arrays):
+    """Return the text of a function's program for an H100."""
+    with use_abstract_mesh(H100):
+        return jax.jit(function).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+
+
 def test_a_gpu_tries_them_and_a_mesh_of_several_does_not(monkeypatch):
     monkeypatch.setattr(backends, "platform", lambda: "gpu")
     q = jnp.ones((1, 520, 4, 8))
     step = jax.jit(lambda q: dot_product_attention(q, q, q, positions=jnp.arange(520), causal=True))
-    lower = lambda: step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
-    assert "pejax_forward" in lower()
+    assert "pejax_forward" in lowered(step, q)
     with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))):
-        assert "pejax_forward" not in lower()
+        assert "pejax_forward" not in step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.11 is the first that warns")
+def test_jax_warns_of_its_triton_backend_for_a_kernel_of_somebody_elses_and_not_for_ours(recwarn):
+    """By its parameters: all else is the same."""
+
+    def kernel_of(params):
+        copy = lambda x_ref, y_ref: y_ref.__setitem__(..., x_ref[...])
+        return pl.pallas_call(copy, jax.ShapeDtypeStruct((16,), jnp.float32), compiler_params=params)
+
+    assert "triton" in lowered(kernel_of(KernelParams()), jnp.ones(16))
+    assert not recwarn
+    with pytest.warns(DeprecationWarning, match="Pallas Triton backend is deprecated"):
+        lowered(kernel_of(triton.CompilerParams()), jnp.ones(16))
 
 
 LOWERED = {
@@ -180,7 +207,7 @@ def test_every_kernel_lowers_to_triton(spec, dtype):
     case = {"spec": spec, "causal": True, "window": 100, "t": 200, "s": 200, "segments": True, "unplaced": True}
     case |= {"axes": 2, "floats": True, "soft_cap": 3.0, "rate": 0.1} if "power" in spec else {}
     step, arrays = program(case, gpu.gpu_attention, dtype, block=0)
-    text = jax.jit(step).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    text = lowered(step, *arrays)
     assert all(f"pejax_{kernel}" in text for kernel in LOWERED[spec])
 
 

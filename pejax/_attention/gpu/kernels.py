@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from pejax._attention.gpu.block_masks import TokenRows
+from pejax._attention.gpu.deprecation import KernelParams
 from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_tokens
 from pejax._attention.kernels.kernel_call import Rows
@@ -39,7 +39,7 @@ def call(plan: Plan, kernel: Callable, grid: tuple[int, ...], outputs: Any, *ope
         grid=grid,
         out_shape=jax.tree.map(lambda x: shape_varying(x.shape, x.dtype, axes), outputs),
         interpret=plan.interpret,
-        compiler_params=triton.CompilerParams(num_warps=8 if dim * itemsize > 128 else 4, num_stages=STAGES),
+        compiler_params=KernelParams(num_warps=8 if dim * itemsize > 128 else 4, num_stages=STAGES),
         name=f"pejax_{name}",
     )
     return jax.jit(kernel_call)(*operands)  # JAX removes an unused jit, but not an unused pallas_call
