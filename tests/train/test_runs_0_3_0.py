@@ -1,0 +1,271 @@
+"""Runs that version 0.3.0 wrote: they are read, go on to the same end, are evaluated to the same numbers, and reported.
+
+`data_files/runs_0_3_0` holds a finished run of every program, as its README says. A trainer's run has two checkpoints:
+without the newer one and what was written after it, it is a run that was stopped half-way.
+"""
+
+import dataclasses
+import importlib
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import mostly_slow
+from cli import programs_on_disk
+from metric_lines import timeless
+
+from train import evaluate
+from train.compare import program as comparison
+from train.compare.runs import Outcome
+from train.compare.table import Mean, cell_text
+from train.dit import judge
+from train.engine import environment
+from train.engine.checkpoint import written_steps
+from train.engine.files import with_digest
+from train.engine.results import Evaluation
+from train.engine.stored_config import MARKS, is_run, load_config, program_of, save_config
+from train.extend import program as extension
+from train.extend.results import LINES, SETTINGS, open_folder
+from train.report import program as report
+from train.report.probe_file import read_probe, write_probe
+
+FOLDER = Path(__file__).parents[1] / "data_files" / "runs_0_3_0"
+TRAINERS = ("vit", "lm", "seq2seq", "dit", "tune")
+COMPARED = ("compare/runs/rope-0", "compare/runs/alibi-0")
+RUNS = (*TRAINERS, *COMPARED)
+FILES = {"tune": ("--data=file:notes.txt", "--model=tiny.gguf")}
+"""Options that name the files which a run was trained on: an evaluation must name them, too."""
+
+COMPARE = (
+    "--task=lm", "--pe=rope,alibi", "--seeds=1", "--extend=none,yarn(factor=2)", "--length=8", "--width=4",
+    "--layers=1", "--heads=2", "--tied", "--batch=8", "--steps=4", "--warmup=1", "--lr=0.03", "--log_every=2",
+    "--checkpoint_every=4", "--probe_every=0", "--eval_limit=4", "--eval_lengths", "8", "16", "--devices=1",
+)  # fmt: skip
+EXTEND = (
+    "--model=tune/model", "--data=file:notes.txt", "--extend=none,yarn(factor=4),resize", "--lengths", "192",
+    "--windows=1", "--passkey=1",
+)  # fmt: skip
+
+LATER: frozenset[str] = frozenset()
+"""Entries of metrics.jsonl, environment.json and exported models that versions after 0.3.0 write, and it did not."""
+
+SHARES = ("top1", "exact", "right", "tokens", "interval", "true_top1", "repeats")
+"""Entries that are shares of a few examples, or their intervals, or correlations of a few pixels."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once_and_in_a_hurry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with programs_on_disk(tmp_path_factory.mktemp("compiled"), seconds=0.05, jax_disable_most_optimizations=True):
+        yield
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of all runs, which is the working directory, as it was when they were made."""
+    copy = shutil.copytree(FOLDER, tmp_path / "made")
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def seals(run: str) -> list[dict[str, Any]]:
+    """Return the seals of the checkpoints of a run, oldest first."""
+    steps = sorted(written_steps(FOLDER / run))
+    return [read(FOLDER / run / "checkpoints" / f"{step}" / "seal" / "metadata") for step in steps]
+
+
+def results_of(folder: Path) -> dict[str, Evaluation]:
+    """Return the evaluations in a run folder by the name of their file."""
+    kind = evaluate.program(program_of(folder)).results
+    return {path.name: kind.load(path) for path in sorted(folder.glob("results*.json"))}
+
+
+def environment_entries(folder: Path) -> tuple[set[str], set[str]]:
+    """Return the names of the entries and of the versions in environment.json."""
+    stored = read(folder / environment.FILE)
+    return {*stored} - LATER, {*stored["versions"]} - LATER
+
+
+def require_close(found: Any, stored: Any, name: str = "") -> None:
+    """Require that numbers are those of 0.3.0, as far as another version of jax or of the compiler has the same."""
+    if isinstance(stored, dict):
+        for field, other in stored.items():
+            require_close(found[field], other, field)
+    elif isinstance(stored, tuple | list):
+        assert len(found) == len(stored)
+        for one, other in zip(found, stored, strict=True):
+            require_close(one, other, name)
+    elif name == "correct":
+        assert abs(found - stored) <= 1
+    elif isinstance(stored, float):
+        assert found == pytest.approx(stored, rel=1e-3, abs=0.04 if name in SHARES else 1e-3, nan_ok=True), name
+    else:
+        assert found == stored, name
+
+
+def require_same_results(folder: Path, stored: Path) -> None:
+    found, expected = results_of(folder), results_of(stored)
+    assert found.keys() == expected.keys()
+    for name, one in expected.items():
+        assert dataclasses.replace(found[name], rows=one.rows) == one
+        require_close(found[name].stored_rows(), one.stored_rows())
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_settings_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
+    """Those in the checkpoint say which fields 0.3.0 had; what came later is at its default."""
+    stored, (*_, seal) = read(FOLDER / run / "config.json"), seals(run)
+    assert stored.keys() == {*MARKS, *seal["config"]["run"]}
+    assert {name: stored[name] for name in seal["config"]["run"]} == seal["config"]["run"]
+    assert is_run(FOLDER / run)
+    kind = evaluate.program(program_of(FOLDER / run)).config
+    config, default = load_config(kind, FOLDER / run), vars(kind())
+    save_config(config, tmp_path)
+    written = read(tmp_path / "config.json")
+    later = {*written} - {*stored}
+    assert later <= {*kind.later}
+    assert {name: vars(config)[name] for name in later} == {name: default[name] for name in later}
+    assert {**written, "pejax": "0.3.0"} == {**{name: written[name] for name in later}, **stored}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_results_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
+    paths = sorted((FOLDER / run).glob("results*.json"))
+    assert paths
+    for path, found in zip(paths, results_of(FOLDER / run).values(), strict=True):
+        stored = read(path)
+        assert stored == with_digest(stored)
+        assert stored["run"] == read(FOLDER / run / "config.json")["run"]
+        found.store(tmp_path)
+        written = read(tmp_path / path.name)
+        assert {name: written[name] for name in stored if name != "digest"} | {"digest": stored["digest"]} == stored
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_line_and_no_environment_lacks_an_entry(run: str) -> None:
+    """The second half of a run wrote what the first did, and `train.compare` what its trainer does."""
+    metrics = [{*line} for line in lines(FOLDER / run / "metrics.jsonl")]
+    half = len(metrics) // 2
+    assert metrics[:half] == metrics[half:]
+    assert environment_entries(FOLDER / run) == environment_entries(FOLDER / "lm")
+    if run in COMPARED:
+        of_trainer = {*lines(FOLDER / "lm" / "metrics.jsonl")[0]}
+        assert metrics[0] == {name for name in of_trainer if not name.startswith("position/")}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_checkpoint_lacks_an_entry(run: str) -> None:
+    """Its seal is intact, and what Orbax wrote beside the arrays knows each of them."""
+    for step, seal in zip(sorted(written_steps(FOLDER / run)), seals(run), strict=True):
+        folder, leaves = FOLDER / run / "checkpoints" / f"{step}", len(seal["digests"])
+        assert seal == with_digest(seal)
+        metadata, first = read(folder / "state" / "_METADATA"), FOLDER / "lm" / "checkpoints" / "20"
+        assert metadata.keys() == read(first / "state" / "_METADATA").keys()
+        kinds = [one["value_metadata"]["value_type"] for one in metadata["tree_metadata"].values()]
+        assert kinds.count("jax.Array") == leaves
+        assert len(read(folder / "state" / "_sharding")) == leaves
+        assert len(read(folder / "state" / "array_metadatas" / "process_0")["array_metadatas"]) == leaves
+        about = [read(one / "_CHECKPOINT_METADATA").keys() for one in (folder, first)]
+        assert about[0] == about[1]
+
+
+@pytest.mark.parametrize("run", [run for run in RUNS if run != "tune"])
+def test_what_the_weights_told_is_read_and_written_alike(run: str, tmp_path: Path) -> None:
+    path = FOLDER / run / "probe.json"
+    found = read_probe(path, max(written_steps(FOLDER / run)))
+    assert found is not None
+    write_probe(found, tmp_path / "probe.json")
+    assert read(tmp_path / "probe.json") == read(path)
+
+
+# What goes on
+
+
+@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm", "tune")))
+def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(program: str, runs: Path) -> None:
+    out, stored = runs / program, FOLDER / program
+    newest, half = written_steps(out)
+    shutil.rmtree(out / "checkpoints" / f"{newest}")
+    shutil.rmtree(out / "model", ignore_errors=True)
+    for path in out.glob("results*.json"):
+        path.unlink()
+    assert importlib.import_module(f"train.{program}.program").main(["--resume", f"--out={program}"]) == 0
+    assert written_steps(out) == [newest, half]
+    entries = [[{*line} - LATER for line in lines(folder / "metrics.jsonl")] for folder in (out, stored)]
+    assert entries[0] == entries[1]
+    for one, other in zip(timeless(out), timeless(stored), strict=True):
+        require_close(one, other)
+    assert environment_entries(out) == environment_entries(stored)
+    assert {**read(out / "config.json"), "resume": False, "pejax": "0.3.0"} == read(stored / "config.json")
+    require_same_results(out, stored)
+    for path in (stored / "model").glob("*.json"):
+        assert read(out / "model" / path.name) == read(path)
+
+
+@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("vit", "lm", "seq2seq", "tune")))
+def test_a_run_is_evaluated_to_the_same_numbers(program: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(judge, "train")  # the judge of sampled pictures is read
+    for path in (runs / program).glob("results*.json"):
+        path.unlink()
+    assert evaluate.main([program, *FILES.get(program, ())]) == 0
+    require_same_results(runs / program, FOLDER / program)
+
+
+def test_a_comparison_has_nothing_left_to_do(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in COMPARED:
+        stored = read(FOLDER / run / "outcome.json")
+        assert vars(Outcome(**stored)) == stored
+        assert {*stored["refused"]} == ({"yarn(factor=2)"} if "alibi" in run else set())
+    assert comparison.main([*COMPARE, "--out=compare"]) == 0
+    assert ": done after" not in capsys.readouterr().out
+    for name in ("results.jsonl", "table.md"):
+        assert (runs / "compare" / name).read_text() == (FOLDER / "compare" / name).read_text()
+
+
+def test_extensions_are_not_measured_again(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = lines(FOLDER / "extend" / LINES)
+    found = open_folder(runs / "extend", read(FOLDER / "extend" / SETTINGS))
+    assert [json.loads(json.dumps(dataclasses.asdict(one))) for one in found] == stored
+    assert extension.main([*EXTEND, "--out=extend"]) == 0
+    assert f"measured already: {len(stored)}" in capsys.readouterr().out
+    for name in (LINES, SETTINGS, "results.md"):
+        assert (runs / "extend" / name).read_text() == (FOLDER / "extend" / name).read_text()
+
+
+@pytest.mark.slow
+def test_extensions_measured_anew_have_the_same_numbers(runs: Path) -> None:
+    assert extension.main([*EXTEND, "--out=anew"]) == 0
+    for one, other in zip(lines(runs / "anew" / LINES), lines(FOLDER / "extend" / LINES), strict=True):
+        require_close({**one, "seconds": 0.0}, {**other, "seconds": 0.0})
+
+
+def test_a_report_has_every_number(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "draw", lambda plot, path: path.touch())  # drawing takes long
+    assert report.main([".", "-o", "report.html"]) == 0
+    said = capsys.readouterr().out
+    assert f"runs read: {len(RUNS)}" in said
+    assert "reading the weights" not in said  # what they told is stored
+    text = (runs / "report.md").read_text().replace("*", "")
+    for run in RUNS:
+        for found in results_of(FOLDER / run).values():
+            for by_size in found.scores().values():
+                cells = [cell_text(Mean(number, math.nan, 1)) for number in by_size.values()]
+                assert f"| {found.label} | seed 0 | {' | '.join(cells)} |" in text
+    for run in sorted({*RUNS} - {"tune"}):
+        assert f"{read(FOLDER / run / 'probe.json')['parameters']:,} | " in text
