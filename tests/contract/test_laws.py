@@ -92,7 +92,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
     Not when the fixture ends: with a law beside it, which is no fixture, pytest ends it after every law.
     """
-    if LAST != [request.param]:
+    if [request.param] != LAST:
         for program in (derivatives, forward, gradients, of_sizes, testing.dense_terms):
             program.clear_cache()
         LAST[:] = [request.param]

@@ -132,7 +132,7 @@ VIDEOS = [test_dit.test_positions_of_patches_are_those_of_the_picture_frame_by_f
 MOTION = [test_moving_glyphs.test_a_motion_is_constant_and_reflected_at_the_walls]
 LOOPS = [test_moving_glyphs.test_a_video_that_begins_again_is_a_loop_and_a_straight_motion_is_none]
 SIZES = {
-    spec: [functools.partial(laws.sizes_in_one_batch_are_each_alone, Case(spec, "image"))]
+    spec: [functools.partial(laws.sizes_in_one_batch_are_each_alone, Case(spec, "image"), slopes=False)]
     for spec in (
         "alibi(extend='slopes')",
         "learned",
@@ -143,16 +143,12 @@ SIZES = {
         "rope_axial(extend='ntk')",
     )
 }
-BATCH = [
-    functools.partial(
-        test_patches.test_a_batch_of_sizes_is_each_image_alone, {"pe": "none", "pool": "mean"}, {"cls": True}
-    )
-]
+BATCH = [functools.partial(test_patches.logits_of_sizes_are_each_alone, {"pe": "none", "pool": "mean"}, {"cls": True})]
 BATCH_OF_TABLES = [
-    functools.partial(test_patches.test_a_batch_of_sizes_is_each_image_alone, {"pe": "learned", "pool": "mean"}, {})
+    functools.partial(test_patches.logits_of_sizes_are_each_alone, {"pe": "learned", "pool": "mean"}, {})
 ]
 SAMPLES = {
-    way: [functools.partial(test_resize.test_samples_at_a_traced_size_are_rows_of_the_resized_table, *way)]
+    way: [functools.partial(test_resize.samples_are_rows, *way, [((5, 9), (3, 20))])]
     for way in (("bicubic", False), ("bilinear", True), ("align_corners", False))
 }
 OF_EACH_IMAGE = [
@@ -251,10 +247,10 @@ STEPS = [
     test_clips_and_steps.test_between_two_extensions_frequencies_are_interpolated_geometrically,
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
-SHARES = [test_proportional.finer_is_trained, test_proportional.the_bias_counts_keys]
+SHARES = [test_proportional.finer_is_trained]
+COUNTS = [test_proportional.the_bias_counts_keys]
+LINE = [functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5")]
 TILES = [
-    functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "alibi"),
-    functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5"),
     functools.partial(
         test_attention.test_both_implementations_are_the_float64_loops_in_value_and_every_gradient,
         "packed, unplaced, causal window",
@@ -446,7 +442,7 @@ MUTANTS = {
         tiles.forward,
         "logits + _where(placed_pairs",
         "logits - _where(placed_pairs",
-        TILES,
+        LINE,
     ),
     "tiles: the gradient through relative values subtracted": (
         tiles._tile_gradients,
@@ -458,7 +454,7 @@ MUTANTS = {
         tiles._tile_gradients,
         "diagonal_sums(d_bias)",
         "jnp.zeros_like(diagonal_sums(d_bias))",
-        TILES,
+        LINE,
     ),
     "t5: mirrored": (t5.t5_bucket, "(relative >= 1)", "(relative <= -1)", T5),
     "t5: the future counted from zero": (t5.t5_bucket, "(relative >= 1)", "(relative >= 0)", T5),
@@ -621,7 +617,7 @@ MUTANTS = {
         "if pair_arrays.bias is not None:",
         "logits, key_bias = (logits if key_bias is None else logits + key_bias), None\n"
         "    if pair_arrays.bias is not None:",
-        SHARES,
+        COUNTS,
     ),
     "relative_table: query - key": (
         relative_table.relative_table_bias,

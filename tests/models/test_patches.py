@@ -102,6 +102,20 @@ def test_a_batch_of_sizes_is_each_image_alone(recipe, fields):
     close(of_pixels, patchify(of_images, 3, budget=19).pixels, 1e-4)
 
 
+def logits_of_sizes_are_each_alone(recipe, fields):
+    """The logits by themselves, for mutants."""
+    static, params = nnx.split(model(recipe, fields))
+    patches = patchify(pictures(), 3, budget=19)
+    noise = jnp.where(patches.tokens.segment_ids[..., None] == 0, 1e3, patches.pixels)
+
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+    def runs(params, pixels, images):
+        made = nnx.merge(static, params)
+        return made(patches._replace(pixels=pixels)), jnp.stack([made(image[None])[0] for image in images])
+
+    close(*runs(params, noise, pictures()), 1e-4)
+
+
 @pytest.mark.slow
 def test_states_of_a_batch_of_sizes_are_those_of_each_image():
     made, patches = model({"pe": "learned", "registers": 1}), patchify(pictures(), 3)

@@ -201,8 +201,10 @@ def forward(case: Case, args: Args, tokens: TokenPositions, implementation: str)
     return layer(case, args, tokens, implementation)
 
 
-@functools.partial(jax.jit, static_argnames="case", compiler_options={"xla_backend_optimization_level": 0})
-def of_sizes(case: Case, params: Params, x: jax.Array, kernels: jax.Array, weight: jax.Array) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnames=("case", "slopes"), compiler_options={"xla_backend_optimization_level": 0})
+def of_sizes(
+    case: Case, params: Params, x: jax.Array, kernels: jax.Array, weight: jax.Array, slopes: bool = True
+) -> tuple[Any, Any]:
     """Return a layer's outputs on images of `SIZES`, with gradients: all in one batch, and each of them alone.
 
     Args:
@@ -211,6 +213,7 @@ def of_sizes(case: Case, params: Params, x: jax.Array, kernels: jax.Array, weigh
         x: tokens `(B, T, C)`; what comes after the patches of an image is padding.
         kernels: of queries, keys and values, `(3, C, H·D)`.
         weight: `(B, T, H, D)`, of each output in the sum that is differentiated.
+        slopes: whether with gradients.
     """
     sizes = SIZES[case.setting]
     cells = [np.indices(size).reshape(len(size), -1).T.astype(np.int32) for size in sizes]
@@ -230,7 +233,10 @@ def of_sizes(case: Case, params: Params, x: jax.Array, kernels: jax.Array, weigh
             outs.append(sized(case, params, kernels, rows[: len(one)], TokenPositions(jnp.asarray(one)), size))
         return sum(jnp.sum(w[: len(out)] * out) for w, out in zip(weight, outs, strict=True)), outs
 
-    return tuple(jax.value_and_grad(run, argnums=(0, 1), has_aux=True)(params, x) for run in (together, alone))
+    runs = (together, alone)
+    if slopes:
+        runs = tuple(jax.value_and_grad(run, argnums=(0, 1), has_aux=True) for run in runs)
+    return tuple(run(params, x) for run in runs)
 
 
 def sized(

@@ -350,10 +350,10 @@ def half_is_permuted_interleaved(case: Case) -> None:
 
 
 @law(lambda case: case.setting in SIZES)
-def sizes_in_one_batch_are_each_alone(case: Case) -> None:
+def sizes_in_one_batch_are_each_alone(case: Case, *, slopes: bool = True) -> None:
     """Images of several sizes in one padded batch, each at its own traced grid, are each alone, gradients included."""
     dims, count = case.dims, len(SIZES[case.setting])
     longest = max(map(math.prod, SIZES[case.setting]))
     x, weight = normal(count, longest + 2, dims.width), normal(count, longest + 2, dims.heads, dims.head_dim, seed=1)
     kernels = 0.2 * normal(3, dims.width, dims.heads * dims.head_dim, seed=2)
-    close(*of_sizes(case, case.params, x, kernels, weight), 1e-4)
+    close(*of_sizes(case, case.params, x, kernels, weight, slopes), 1e-4)
