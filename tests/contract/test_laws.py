@@ -166,6 +166,17 @@ def test_sizes_in_one_batch_of_extended_encodings(case):
     sizes_in_one_batch_are_each_alone(case)
 
 
+VOLUMES = [case for case in cases() if case.setting == "volume"] + [
+    Case(spec, "volume") for spec in AT_EACH_SIZE["volume"]
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", VOLUMES, ids=str, indirect=True)
+def test_volumes_of_several_sizes_in_one_batch_have_the_gradients_of_each_alone(case):
+    sizes_in_one_batch_are_each_alone(case, slopes=True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", [case for case in cases() if case.encoding.embed is None], ids=str, indirect=True)
 def test_constants_are_arguments_on_every_setting(case):

@@ -140,7 +140,8 @@ def test_a_stream_ends_where_every_row_has_stopped():
 @pytest.mark.slow
 @pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("learned",)))
 def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe):
-    model, prompts = make(pe=pe), [[1, 2, 3, 4, 5], (6,), np.asarray([7, 8, 9])]
+    model = make(pe=pe)
+    prompts = [[1, 2, 3, 4, 5], (6,), np.asarray([7, 8, 9, 10, 0])]  # as long as the first: one program
     new, found = generate(model, prompts, 4, return_logits=True)
     for row, prompt in enumerate(prompts):
         alone, expected = generate(model, [prompt], 4, return_logits=True)

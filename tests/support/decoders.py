@@ -57,6 +57,12 @@ def logits(model: Decoder, ids, segment_ids=None, *, extent=None) -> jax.Array:
     return _logits(*nnx.split(model), ids, segment_ids, extent)
 
 
+@functools.lru_cache(maxsize=16)
+def compiled(hook: Callable) -> Callable:
+    """Return the hook of a pair as one program, which hundreds of pairs share."""
+    return jax.jit(hook)
+
+
 def rows_oracle(model: Decoder, ids, seen: Callable = lambda i: {j: j for j in range(i + 1)}) -> np.ndarray:
     """Return the logits where query i and its keys have the parameters of one length: a loop over pairs, float64.
 
@@ -86,22 +92,25 @@ def rows_oracle(model: Decoder, ids, seen: Callable = lambda i: {j: j for j in r
             keys = seen(i)
             here = keys[i]
             p = at(own, here + 1)
+            pairs = []
+            for j, there in keys.items():
+                bands = [
+                    band
+                    for band in encoding.bands
+                    if band.low <= here - there and (band.high is None or here - there < band.high)
+                ]
+                turn, turn_k = (bands[0].rotate, bands[0].rotate_keys) if bands else (encoding.rotate, turn_keys)
+                qi, kj = q[:, i : i + 1], k[:, j : j + 1]
+                qi = qi if turn is None else compiled(turn)(p, qi, jnp.array([here]))
+                kj = kj if turn_k is None else compiled(turn_k)(p, kj, jnp.array([there]))
+                pairs.append((there, np.asarray(qi[0, 0]), np.asarray(kj[0, 0])))
             heads = []
             for h in range(dims.heads):
                 g = h // (dims.heads // dims.kv_heads)
                 scores = []
-                for j, there in keys.items():
-                    bands = [
-                        band
-                        for band in encoding.bands
-                        if band.low <= here - there and (band.high is None or here - there < band.high)
-                    ]
-                    turn, turn_k = (bands[0].rotate, bands[0].rotate_keys) if bands else (encoding.rotate, turn_keys)
-                    qi, kj = q[:, i : i + 1], k[:, j : j + 1]
-                    qi = qi if turn is None else turn(p, qi, jnp.array([here]))
-                    kj = kj if turn_k is None else turn_k(p, kj, jnp.array([there]))
-                    score = dims.scale * np.dot(np.float64(qi[0, 0, h]), np.float64(kj[0, 0, g]))
-                    scores.append(score + bias(encoding, p, h, qi[0, :, h], kj[0, :, g], here, there))
+                for there, qi, kj in pairs:
+                    score = dims.scale * np.dot(np.float64(qi[h]), np.float64(kj[g]))
+                    scores.append(score + bias(encoding, p, h, qi[h], kj[g], here, there))
                 weights = np.exp(np.array(scores) - max(scores))
                 weights /= weights.sum()
                 heads.append(
@@ -120,7 +129,8 @@ def of_head(params, h):
 def bias(encoding, params, h, q, k, i, j) -> float:
     if encoding.bias is None:
         return 0.0
-    return float(encoding.bias(of_head(params, h), q, k, jnp.array([i]), jnp.array([j]))[0, 0])
+    q, k = jnp.asarray(q)[None], jnp.asarray(k)[None]
+    return float(compiled(encoding.bias)(of_head(params, h), q, k, jnp.array([i]), jnp.array([j]))[0, 0])
 
 
 def value(encoding, params, h, weights, i, keys):

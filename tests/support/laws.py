@@ -350,8 +350,12 @@ def half_is_permuted_interleaved(case: Case) -> None:
 
 
 @law(lambda case: case.setting in SIZES)
-def sizes_in_one_batch_are_each_alone(case: Case, *, slopes: bool = True) -> None:
-    """Images of several sizes in one padded batch, each at its own traced grid, are each alone, gradients included."""
+def sizes_in_one_batch_are_each_alone(case: Case, *, slopes: bool | None = None) -> None:
+    """Images of several sizes in one padded batch, each at its own traced grid, are each alone, gradients included.
+
+    Unless `slopes` says otherwise, the gradients are those of images; `-m long` adds those of volumes.
+    """
+    slopes = case.setting == "image" if slopes is None else slopes
     dims, count = case.dims, len(SIZES[case.setting])
     longest = max(map(math.prod, SIZES[case.setting]))
     x, weight = normal(count, longest + 2, dims.width), normal(count, longest + 2, dims.heads, dims.head_dim, seed=1)
