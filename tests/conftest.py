@@ -19,7 +19,7 @@ import jax
 import jaxtyping
 import pytest
 
-pytest_plugins = ("budget", "shards")
+pytest_plugins = ("budget", "programs", "shards")
 pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -50,6 +50,14 @@ UNCHECKED = ("arguments", "benchmarks", "colab", "data", "models", "ops", "train
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Check types at run time where every public function is called: a sixth of the time of a test goes into it."""
     jaxtyping.config.update("jaxtyping_disable", item.path.parent.name in UNCHECKED)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests that are slow and long: the first run in a share of every CI, the others by hand."""
+    for item in items:
+        if item.get_closest_marker("slow") and item.get_closest_marker("long"):
+            raise pytest.UsageError(f"{item.nodeid} must be marked slow or long, got both")
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow
 from flax import nnx
 
 from pejax import ENCODINGS, Dims, TokenPositions
@@ -107,8 +108,7 @@ def test_every_encoding_cached_and_padded_is_whole_and_not(pe, cross):
     test_cached_and_padded_is_whole_and_not(pe, cross)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("extend", ["dynamic_ntk", pytest.param("yarn(factor=4)+log_n", marks=pytest.mark.long)])
+@pytest.mark.parametrize("extend", [slow("dynamic_ntk"), pytest.param("yarn(factor=4)+log_n", marks=pytest.mark.long)])
 def test_what_follows_the_length_follows_each_examples_own(extend):
     """All but one of eight source tokens are padding where the trained length is two."""
     _, static, params = made(pe="rope", cross="unified", extend=extend, source_length=2, target_length=2)
@@ -218,10 +218,12 @@ def test_the_decoder_is_causal_and_the_encoder_is_not():
     assert float(jnp.abs(first(SOURCE) - first(SOURCE.at[:, 7].add(1) % 13)).max()) > 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "pe",
-    ["t5", *(pytest.param(pe, marks=pytest.mark.long) for pe in ("shaw", "learned", "rope_mixed", "transformer_xl"))],
+    [
+        slow("t5"),
+        *(pytest.param(pe, marks=pytest.mark.long) for pe in ("shaw", "learned", "rope_mixed", "transformer_xl")),
+    ],
 )
 def test_gradients_reach_every_parameter(pe):
     _, static, params = made(pe=pe, cross="unified", source_length=8, target_length=4)

@@ -57,11 +57,12 @@ def programs_on_disk(folder: Path, seconds: float = 0.1, **options: Any) -> Iter
     """Keep compiled programs on disk: runs of one configuration compile the same ones.
 
     Args:
-        folder: that holds them.
+        folder: holds them where pytest has no cache.
         seconds: programs that take less to compile are not kept.
         **options: further options of JAX.
     """
-    options |= {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": seconds}
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        options |= {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": seconds}
     before = {name: jax.config.values[name] for name in options}
     for name, value in options.items():
         jax.config.update(name, value)

@@ -1,4 +1,4 @@
-"""`--shard=I/N`: one of N parts of the tests of a run, in which tests that share something dear stay together."""
+"""`--shard=I/N`: one of N parts of the tests of a run; tests that share a fixture of their module stay together."""
 
 import argparse
 from collections.abc import Hashable
