@@ -10,7 +10,7 @@ import pytest
 SECONDS = 540.0
 """What the tests of the default run may take in all: five minutes on two cores, less what it takes to start."""
 
-REFERENCE = 0.115
+REFERENCE = 0.052
 """Seconds of `calibration` on the machine for which `SECONDS` are meant, an Intel Xeon."""
 
 OTHERS = ("slow", "long", "parity", "tpu")
@@ -52,7 +52,10 @@ class Budget:
 
 
 def calibration() -> float:
-    """Return the seconds that this machine takes to trace, lower and compile one fixed program."""
+    """Return the seconds that this machine takes to trace and lower one fixed program.
+
+    It is not compiled: how long XLA takes for one program differs by version far more than for all tests together.
+    """
 
     def program(x: jax.Array) -> jax.Array:
         for step in range(30):
@@ -61,10 +64,10 @@ def calibration() -> float:
 
     def once() -> float:
         start = time.perf_counter()
-        jax.jit(jax.grad(lambda x: program(x))).lower(jnp.ones((8, 8))).compile()
+        jax.jit(jax.grad(lambda x: program(x))).lower(jnp.ones((8, 8)))
         return time.perf_counter() - start
 
-    return min(once() for _ in range(3))  # the first starts JAX
+    return min(once() for _ in range(5))  # the first starts JAX
 
 
 def pytest_configure(config: pytest.Config) -> None:
