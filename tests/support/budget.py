@@ -52,7 +52,7 @@ class Budget:
 
 
 def calibration() -> float:
-    """Return the seconds that this machine takes to trace and lower one fixed program.
+    """Return the seconds of CPU time that this machine takes to trace and lower one fixed program.
 
     It is not compiled: how long XLA takes for one program differs by version far more than for all tests together.
     """
@@ -63,9 +63,9 @@ def calibration() -> float:
         return jnp.sum(x)
 
     def once() -> float:
-        start = time.perf_counter()
+        start = time.process_time()
         jax.jit(jax.grad(lambda x: program(x))).lower(jnp.ones((8, 8)))
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     return min(once() for _ in range(5))  # the first starts JAX
 
