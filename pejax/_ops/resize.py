@@ -288,7 +288,7 @@ def _outer(distance: Distance, slope: float) -> Distance:
     return ((slope * distance - 5 * slope) * distance + 8 * slope) * distance - 4 * slope
 
 
-def _wide(dtype: np.dtype) -> type:
+def _wide(dtype: np.dtype) -> Any:
     """Return the integer or floating type to compute in: of 64 bits for 64-bit types, else of 32 bits."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.int64 if dtype.itemsize == 8 else jnp.int32

@@ -11,7 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import (
+    ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage] - from 0.12 on, another name of Jaxpr
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    jaxpr_as_fun,
+)
 from jaxtyping import Array
 
 from pejax._encoding import Params

@@ -84,7 +84,7 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
         k=jnp.moveaxis(operands.k, 2, 1),
         v=jnp.moveaxis(operands.v, 2, 1),
     )
-    output, lse = _attend(options, layout, by_token)  # pyright: ignore[reportGeneralTypeIssues]
+    output, lse = _attend(options, layout, by_token)
     by_head = lambda x: jnp.moveaxis(x.reshape(n, t, groups, heads, *x.shape[3:]), 1, 3)
     return by_head(output), by_head(lse)
 
