@@ -86,9 +86,7 @@ def timed(made: Callable[[], list[int]], count: int) -> tuple[list[int], float]:
 
 def by_transformers(folder: Path, ids: list[int], count: int) -> tuple[list[int], dict[str, Any]]:
     """Return the tokens that transformers makes, and its times."""
-    import torch
-    import transformers
-
+    torch, transformers = map(importlib.import_module, ("torch", "transformers"))  # peers, which may be missing
     began = time.perf_counter()
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     loaded = time.perf_counter() - began

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cases import mostly_slow, normal, slow
 from jax.tree_util import Partial
+from quick import AS_USERS
 
 from pejax import ENCODINGS, Dims, Hooks, TokenPositions, attend, dot_product_attention, init_params, make_encoding
 from pejax._attention.core.dropout import Dropout, keep_pairs
@@ -212,6 +213,11 @@ EVERY_RUN = ("packed, unplaced, causal window",)
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, EVERY_RUN))
 def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(name):
+    check_loops(name, QUICK)
+
+
+def check_loops(name, compiler_options):
+    """Compare each implementation with the loops."""
     case = CASES[name]
     arrays, params, tokens = draw(case, seed=len(name))
     rng = np.random.default_rng(0)
@@ -234,7 +240,7 @@ def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(
             result = call(case, arrays, params, tokens, implementation)
             return loss(jnp, result), result
 
-        step = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True), compiler_options=QUICK)
+        step = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True), compiler_options=compiler_options)
         (_, (output, lse)), gradients[implementation] = step(*single)
         np.testing.assert_allclose(output, want, atol=3e-6)
         np.testing.assert_allclose(lse, want_lse, atol=3e-6)
@@ -254,6 +260,11 @@ def test_both_implementations_are_the_float64_loops_in_value_and_every_gradient(
             values.append(loss(np, oracle(case, *moved, tokens, keep)))
         slope = (values[0] - values[1]) / 2e-5
         np.testing.assert_allclose((np.asarray(gradient, np.float64) * direction).sum(), slope, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_compiled_as_users_have_them_they_are_the_float64_loops_too():
+    check_loops(*EVERY_RUN, AS_USERS)
 
 
 @pytest.mark.slow

@@ -8,3 +8,8 @@ FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if version("jaxlib").startswith("0.10."):
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 QUICK = " ".join(FLAGS)
+
+AS_USERS: dict[str, int | bool] = {"xla_backend_optimization_level": 3}
+"""Compiler options under which a program is compiled as without these flags."""
+if version("jaxlib").startswith("0.10."):
+    AS_USERS["xla_cpu_use_fusion_emitters"] = True
