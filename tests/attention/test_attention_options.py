@@ -141,6 +141,7 @@ def test_distance_ranges_merge_into_the_whole():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5), run(merged), run(whole))
 
 
+@pytest.mark.slow
 def test_merging_what_saw_nothing_gives_zeros_without_nan():
     blind = (jnp.zeros((3, 1, 2)), jnp.full((3, 1), -jnp.inf))
     (output, lse), pull = jax.vjp(lambda part: merge_attention([part, blind]), blind)
@@ -168,6 +169,7 @@ def test_dropout_keeps_its_share_everywhere_and_anew_for_each_seed_batch_head_an
         assert np.abs(pairs - np.diag(np.diag(pairs))).max() < 0.4  # 6.4 standard deviations
 
 
+@pytest.mark.slow
 def test_dropout_leaves_the_mean_and_follows_its_key():
     q, k, v = qkv(8, batch=(256,), heads=1, kv_heads=1)
     q, k, v = (jnp.broadcast_to(x[:1], x.shape) for x in (q, k, v))

@@ -40,7 +40,7 @@ def test_it_takes_by_name_every_argument_that_flax_has():
     assert set(inspect.signature(nnx.dot_product_attention).parameters) - {"promote_dtype"} <= ours
 
 
-@pytest.mark.parametrize("lead", [(2, 1), slow((2, 2)), slow((1, 1))])
+@pytest.mark.parametrize("lead", [slow((2, 1)), slow((2, 2)), slow((1, 1))])
 def test_a_mask_is_honoured(lead):
     mask = jnp.asarray(np.random.default_rng(1).random((*lead, 6, 6)) < 0.6).at[..., 0].set(True)
     want = nn.MultiHeadDotProductAttention(num_heads=2).apply(drawn(), X, mask=mask)

@@ -93,6 +93,7 @@ def test_over_many_devices_as_on_one(method):
     close(step(*arrays(), implementation=None, sharding=sharding), step(*arrays()), 1e-5)
 
 
+@pytest.mark.slow
 def test_a_key_of_ln_3_counts_three_times():
     q, k, v, _ = arrays()
     bias = jnp.zeros((2, T, H)).at[:, 4].set(math.log(3))
@@ -112,7 +113,7 @@ def test_no_keys_and_no_examples_have_biases_too():
     assert dot_product_attention(q[:0], k[:0], k[:0], key_bias=jnp.zeros((0, T, H))).shape == (0, T, H, D)
 
 
-@pytest.mark.parametrize("spec", ["alibi", slow("rope(extend='self_extend(window=4, group=5)')")])
+@pytest.mark.parametrize("spec", [slow("alibi"), slow("rope(extend='self_extend(window=4, group=5)')")])
 def test_attend_takes_it_with_any_encoding_also_in_bands_and_at_an_extent_for_each_example(spec):
     encoding = make_encoding(spec, Dims(heads=H, head_dim=D, kv_heads=K, causal=True, extent=T))
     q, k, v, bias = arrays()

@@ -23,6 +23,7 @@ def qkv(dims, length=11):
     return normal(2, length, dims.heads, 12), *(normal(2, length, dims.kv_heads, 12, seed=n) for n in (1, 2))
 
 
+@pytest.mark.slow
 def test_every_part_acts_as_it_does_alone():
     both = make_encoding("learned+rope+alibi", DIMS)
     params = init_params(both, jax.random.key(0))

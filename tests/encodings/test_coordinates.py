@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from biases import types_unchecked
+from cases import slow
 
 from pejax import augment_positions, grid_positions, normalized_positions
 
@@ -12,7 +13,7 @@ KEY = jax.random.key(0)
 GRID = grid_positions(3, 5)
 
 
-@pytest.mark.parametrize(("by", "units"), [("separate", (3, 5)), ("min", (3, 3)), ("max", (5, 5))])
+@pytest.mark.parametrize(("by", "units"), [("separate", (3, 5)), slow("min", (3, 3)), slow("max", (5, 5))])
 def test_coordinates_are_those_of_dinov3(by, units):
     rows, columns = ((np.arange(0.5, n) / unit) * 2 - 1 for n, unit in zip((3, 5), units, strict=True))
     expected = np.stack(np.meshgrid(rows, columns, indexing="ij"), -1).reshape(-1, 2)

@@ -122,6 +122,7 @@ def test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire():
     np.testing.assert_allclose(measure(blind), measure(plain), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_fire_on_a_grid_sums_one_network_an_axis():
     at = grid_positions(3, 4)
     params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4, axes=2)))

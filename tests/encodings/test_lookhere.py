@@ -129,7 +129,7 @@ def plain(encoding, q, at, soft_cap, prefix=0):
     return weights, np.einsum("hts,shd->thd", weights, q)
 
 
-@pytest.mark.parametrize("soft_cap", [None, 3.0])
+@pytest.mark.parametrize("soft_cap", [slow(None), 3.0])
 @pytest.mark.parametrize("implementation", mostly_slow(IMPLEMENTATIONS, ["cpu"]))
 def test_hidden_keys_stay_hidden_in_every_implementation(implementation, soft_cap):
     """Past a soft cap, too; with a prefix that all see; with finite gradients."""

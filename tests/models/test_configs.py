@@ -219,6 +219,7 @@ def test_a_norm_starts_as_no_scale_and_no_shift():
         assert np.allclose(config.offset + f64(layer.scale), 1.0)
 
 
+@pytest.mark.slow
 def test_what_is_before_and_after_the_layers():
     embed_norm, after = NormConfig("layer", 1e-2, bias=True), NormConfig("rms", 0.1)
     head = HeadConfig(bias=True, transform=("gelu", LAYER), scale=0.3, cap=2.0)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
+from cases import mostly_slow, slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, rows_oracle
 
 from pejax._positions import TokenPositions
@@ -104,7 +104,9 @@ def test_a_stop_token_fills_the_rest():
         assert (row[end:] == stop).all()
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.asarray, jnp.asarray], ids=["list", "tuple", "numpy", "jax"])
+@pytest.mark.parametrize(
+    "kind", [slow(list), slow(tuple), slow(np.asarray), jnp.asarray], ids=["list", "tuple", "numpy", "jax"]
+)
 def test_several_stop_tokens_of_any_integer_kind(kind):
     model, prompts = make(), ids_of(4, 5)
     free = np.asarray(generate(model, prompts, 6))

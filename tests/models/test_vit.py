@@ -339,6 +339,7 @@ def test_initial_values_are_those_of_the_recipe():
     assert not model(jnp.ones((1, 64, 64, 3))).any()
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_models():
     draw = jax.jit(lambda key: nnx.state(ViT(vit(**TINY), rngs=nnx.Rngs(key))), compiler_options=FAST)
     first, second, other = (by_path(draw(jax.random.key(seed))) for seed in (1, 1, 2))

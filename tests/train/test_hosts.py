@@ -220,6 +220,7 @@ def test_a_number_twice(flags, tmp_path):
     assert all("start all of them, with the same address and different numbers" in log.read_text() for log in logs)
 
 
+@pytest.mark.slow
 def test_a_port_in_use(flags, tmp_path):
     with socket.socket(socket.AF_INET6) as taken:
         taken.bind(("::", 0))

@@ -80,6 +80,7 @@ def whole(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_behind(whole):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6]
     probes = [line for line in timeless(whole) if "loss_0_to_L" in line]

@@ -214,6 +214,7 @@ def test_the_judge_learns_all_shapes_and_is_kept(tmp_path, monkeypatch):
     assert judge.kept_in(tmp_path, dataset, shapes[:2]) != path
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_behind(whole):
     metrics, stored = outcome(whole)
     assert [line["step"] for line in metrics] == [2, 4, 6]

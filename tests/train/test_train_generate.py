@@ -65,6 +65,7 @@ def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
     assert f"{ids.index(end) + 1} tokens · " in written.err
 
 
+@pytest.mark.slow
 def test_a_text_that_ends_it_is_not_written(file, capsys):
     written = lambda *flags: (main([PROMPT, f"--model={file}", "--max_tokens=12", *flags]), capsys.readouterr().out)
     whole = written()[1]

@@ -82,7 +82,7 @@ def test_probes_change_no_bit(whole, tmp_path):
     assert timeless(tmp_path / "run") == [line for line in timeless(whole) if "size" not in line]
 
 
-@pytest.mark.parametrize("stop_at", [3, slow(4)])
+@pytest.mark.parametrize("stop_at", [slow(3), slow(4)])
 def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
     assert train(tmp_path / "run", "--probe_every=3", f"--stop_at={stop_at}") == 0
     assert train(tmp_path / "run", "--resume") == 0

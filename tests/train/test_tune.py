@@ -52,6 +52,7 @@ def tuned(train, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_model_is_written(tuned, model):
     losses = [line["loss"] for line in timeless(tuned)]
     assert losses[-1] < losses[0] - 0.1
@@ -62,6 +63,7 @@ def test_the_loss_falls_and_the_model_is_written(tuned, model):
     assert interop.load_tokenizer(tuned / "model").encode("the") == interop.load_tokenizer(model).encode("the")
 
 
+@pytest.mark.slow
 def test_only_kernels_in_the_layers_have_changed(tuned, folder):
     before, after = tensors(folder), tensors(tuned / "model")
     assert before.keys() == after.keys()
@@ -69,6 +71,7 @@ def test_only_kernels_in_the_layers_have_changed(tuned, folder):
     assert changed == {name for name, value in before.items() if "layers." in name and value.ndim == 2}
 
 
+@pytest.mark.slow
 def test_a_change_has_the_rank(tuned, folder):
     before, after = tensors(folder), tensors(tuned / "model")
     name = "model.layers.1.mlp.up_proj.weight"

@@ -65,6 +65,7 @@ def test_layer_by_layer_is_all_at_once(name, average):
     assert not np.allclose(one.params["blocks"]["mlp"]["kernel"], weights.params["blocks"]["mlp"]["kernel"])
 
 
+@pytest.mark.slow
 def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
     recipe, weights = begun()
     seen = []

@@ -285,6 +285,7 @@ def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
     assert (np.abs(np.tril(bias)).max() > 0) == (name != "rope")
 
 
+@pytest.mark.slow
 def test_four_terms_of_transformer_xl_add_up():
     encoding = pejax.encodings.transformer_xl(DIMS)
     terms = images(visualize.plot_transformer_xl_terms(encoding, DIMS, length=5, head=1))
@@ -331,6 +332,7 @@ def test_interpolated_positions_stay_in_the_trained_range():
     np.testing.assert_allclose(drawn[:, 1], np.cos(2 * np.pi * drawn[:, 0] / 90), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_the_product_does_not_decay():
     right = visualize.plot_decay_bounds(head_dim=64, trained_length=64).axes[1]
     drawn = lines(right)
