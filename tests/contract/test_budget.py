@@ -51,12 +51,13 @@ def test_default_tests_over_budget_are_warned_of_and_slow_ones_are_not_counted()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shard", "status"), [(4499, None, 0), (4501, None, 1), (899, (3, 5), 0), (901, (3, 5), 1)]
+    ("part", "shard", "status"), [(0.99, None, 0), (1.01, None, 1), (0.198, (3, 5), 0), (0.202, (3, 5), 1)]
 )
-def test_slow_tests_over_budget_fail_the_run_and_long_ones_are_not_counted(seconds, shard, status):
+def test_slow_tests_over_budget_fail_the_run_and_long_ones_are_not_counted(part, shard, status):
+    seconds = part * budget.SLOW
     slow, long = (
         report(f"tests/ops/test_a.py::test_{n}", n, *marks)
-        for n, marks in ((seconds, ("slow",)), (9999, ("slow", "long")))
+        for n, marks in ((seconds, ("slow",)), (2 * budget.SLOW, ("slow", "long")))
     )
     lines, ended = ending(slow, long, allowed=budget.SECONDS, shard=shard)
     assert ended == status

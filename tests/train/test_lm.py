@@ -168,6 +168,7 @@ def test_resuming_keeps_the_extension_that_the_run_trains_with(longer):
     assert (config.extend, config.extent, config.eval_lengths) == ("pi", 8, (8, 16))
 
 
+@pytest.mark.slow
 def test_without_an_extension_the_longer_length_is_the_trained_one(whole):
     config = parse(Config, [f"--init={whole}", "--length=16"])
     assert (config.length, config.extent, config.width, config.pe) == (16, 16, 8, "rope")
