@@ -11,7 +11,7 @@ SUPPORTED = {"Python": ">=3.11,<3.15", "jax": ">=0.10,<0.13", "flax": ">=0.12.8"
 
 
 def requirement(package: str) -> str:
-    """Return what pip is asked for: `"jax>=0.10,<0.13"`, with its quotes."""
+    """Return the requirement of a package for pip's command line, with quotes: `"jax>=0.10,<0.13"`."""
     return f'"{package}{SUPPORTED[package]}"'
 
 
