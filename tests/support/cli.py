@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from metric_lines import timeless
+from programs import compilation_options
 
 Train = Callable[..., int]
 """`(out, *flags)` runs the command line of a program with the run folder `out` and returns its status."""
@@ -63,11 +63,5 @@ def programs_on_disk(folder: Path, seconds: float = 0.1, **options: Any) -> Iter
     """
     if jax.config.values["jax_compilation_cache_dir"] is None:
         options |= {"jax_compilation_cache_dir": str(folder), "jax_persistent_cache_min_compile_time_secs": seconds}
-    before = {name: jax.config.values[name] for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with compilation_options(**options):
+        yield

@@ -3,19 +3,26 @@
 The first run takes a tenth longer for it, the next ones less than half as long.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 OPTIONS = {
     "jax_persistent_cache_min_compile_time_secs": 0,  # a test compiles many small ones
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
+
+UNREADABLE = "Error reading persistent compilation cache entry"
+"""Begin of JAX's warning where another process has not finished writing; JAX then compiles the program."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +38,25 @@ def pytest_configure(config: pytest.Config) -> None:
         for name, value in {"jax_compilation_cache_dir": str(folder), **OPTIONS}.items():
             os.environ[name.upper()] = str(value)
             jax.config.update(name, value)
+        config.addinivalue_line("filterwarnings", f"ignore:{UNREADABLE}:UserWarning")
+        os.environ["PYTHONWARNINGS"] = f"ignore:{UNREADABLE}:UserWarning"
+
+
+@contextlib.contextmanager
+def compilation_options(**options: Any) -> Iterator[None]:
+    """Set these options of JAX for a while, and let it decide anew whether programs are kept: it does so once."""
+    before = {name: jax.config.values[name] for name in options}
+    set_options(options)
+    try:
+        yield
+    finally:
+        set_options(before)
+
+
+def set_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 def processor() -> str:

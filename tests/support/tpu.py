@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 import pytest
+from programs import compilation_options
 
 from train.plan.topology import ENVIRONMENT
 
@@ -18,4 +19,6 @@ def compiler():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        yield
+        # Without a TPU a program that `--keep-programs` kept cannot be read again.
+        with compilation_options(jax_enable_compilation_cache=False):
+            yield
