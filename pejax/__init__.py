@@ -47,6 +47,7 @@ from pejax._positions import (
     normalized_positions,
     packed_positions,
     segment_positions,
+    segments_of_positions,
 )
 from pejax._register import register_encoding
 from pejax.encodings import ENCODINGS
@@ -106,6 +107,7 @@ __all__ = [
     "scale_queries",
     "search_longrope",
     "segment_positions",
+    "segments_of_positions",
     "sinusoidal_embedding",
     "t5_bucket",
     "unpatchify",

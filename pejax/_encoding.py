@@ -93,8 +93,8 @@ class Encoding:
             False, a `soft_cap` makes such keys visible again.
         tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
         dims: the dims that the encoding was made for. Their `causal` and `scale` are the defaults of `attend` and
-            `attention_fn`, which refuse queries with another number of heads or another head dim. None = any dims,
-            without a causal mask.
+            `attention_fn`, which refuse queries with another number of heads or another head dim. None = any dims;
+            `causal` must then be given.
         spec: the spec from which `make_encoding` makes it, `rope(base=50.0, extend='yarn(factor=8)')`; attention does
             not read it, `explain` and errors do. None for a record of your own.
     """
@@ -257,8 +257,11 @@ def causality(encoding: Encoding, causal: bool | None) -> bool:
         causal: what the caller wants; None = as the encoding was made (`Dims.causal`).
 
     Raises:
-        ValueError: an encoding that was made for a causal model, and `causal` is False.
+        ValueError: None with an encoding that has no dims to say it, or False with one made for a causal model.
     """
+    if causal is None and encoding.dims is None:
+        rule = "causal must be True or False with an encoding made without dims (pejax.Encoding(..., dims=dims))"
+        raise ValueError(f"{rule}, got None")
     if encoding.causal and causal is False:
         raise ValueError("causal must be True or None with an encoding made with Dims(causal=True), got False")
     return encoding.causal if causal is None else causal

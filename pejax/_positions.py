@@ -28,8 +28,10 @@ class TokenPositions(NamedTuple):
     Attributes:
         positions: `(*B, T)` in tokens, or on A > 1 axes `(*B, T, A)` in patches; integer or float, always finite; 0 for
             tokens without a position.
-        order: `(*B, T)`, the order of the tokens for causal masks and windows, in tokens. None = `positions`; masks
-            and windows then need integer positions on one axis.
+        order: `(*B, T)`, the order of the tokens for causal masks and windows, in tokens. None = integer `positions` on
+            one axis, which causal masks and windows then need. Tokens that attend to each other, with a causal mask,
+            then never see what follows them in the arrays: known positions must rise within a segment, and traced ones
+            that do not are read as one sequence.
         has_position: `(*B, T)`; False = the token has no position (CLS, registers). None = every token has a position.
         segment_ids: `(*B, T)`; a token attends only to tokens with its own id; 0 = padding. None = one segment.
 
@@ -170,6 +172,32 @@ def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
     order = jnp.broadcast_to(jnp.arange(segment_ids.shape[-1], dtype=jnp.int32), segment_ids.shape)
     positions = jnp.where(segment_ids != 0, segment_positions(segment_ids), 0)
     return TokenPositions(positions, order, segment_ids=segment_ids)
+
+
+@checked
+def segments_of_positions(positions: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
+    """Return the segment of each token of rows that were packed elsewhere, where only their positions are known.
+
+    `s_t = s_{t-1} + [p_t ≠ p_{t-1} + 1]`, from 1: a new document begins wherever a position does not follow the one
+    before it, as transformers reads `position_ids`. Give both to attention:
+    `TokenPositions(positions, segment_ids=segments_of_positions(positions))`.
+
+    Args:
+        positions: in tokens; they may be traced.
+
+    Returns:
+        int32, from 1.
+
+    Reference:
+        transformers 5.24, `find_packed_sequence_indices` of masking_utils.py.
+
+    Examples:
+        >>> segments_of_positions(jnp.asarray([0, 1, 2, 0, 1, 0])).tolist()
+        [1, 1, 1, 2, 2, 3]
+    """
+    begins = positions[..., 1:] != positions[..., :-1] + 1
+    first = jnp.ones_like(positions[..., :1], jnp.int32)
+    return jnp.cumsum(jnp.concatenate([first, begins.astype(jnp.int32)], axis=-1), axis=-1, dtype=jnp.int32)
 
 
 def check_within(positions: TokenPositions | Array, extent: Extent, axes: int | None = None) -> None:

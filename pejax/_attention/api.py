@@ -25,6 +25,7 @@ from pejax._attention.core.operands import (
     prepare,
 )
 from pejax._attention.core.options import LEARNED_SCALE, Options, check_options
+from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
@@ -85,7 +86,8 @@ def dot_product_attention(
             or as `TokenPositions`, in which each field is batched over all of *B or not at all. None = 0 ... T-1.
         k_positions: positions of the keys, in one of these forms. None = `positions`.
         hooks: from `attention_hooks`. Their parameters and float positions receive gradients.
-        causal: whether keys after the query are masked. Must be True with hooks made for a causal model.
+        causal: whether keys after the query are masked, by `TokenPositions.order`. Must be True with hooks made for a
+            causal model. Without `k_positions` and order, no token sees what follows it in the arrays.
         window: w, in tokens, keeps keys with 0 <= i - j < w if causal, else |i - j| < w, by `TokenPositions.order`.
         distance_range: `(lo, hi)`, in tokens, keeps keys with lo <= |i - j| < hi, by `TokenPositions.order`.
         scale: factor that multiplies q·k. None = D**-0.5.
@@ -107,8 +109,9 @@ def dot_product_attention(
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
 
     Raises:
-        ValueError: shapes that do not match, an option out of range, an unknown implementation, arrays split over
-            explicit axes of a mesh without a sharding, or a sharding that the mesh or the sizes do not allow.
+        ValueError: shapes that do not match; known positions that do not rise within a segment while `causal` is True
+            and neither `k_positions` nor an order is given; an option out of range; an unknown implementation; arrays
+            split over explicit axes of a mesh without a sharding; or a sharding that mesh or sizes do not allow.
         TypeError: an argument of a wrong type, or an unknown argument.
         NotImplementedError: the named implementation does not support these arguments (the message says why), or a
             derivative of a tiled implementation other than a first reverse-mode gradient, such as `jax.jvp`.
@@ -153,6 +156,8 @@ def prepared(
     check_hooks(hooks)
     checked = check_options(q, **options)
     check_hooks_causal(checked.causal, hooks)
+    if k_positions is None:
+        positions = follow_arrays(positions, q.shape[:-2], causal=checked.causal, spans=checked.uses_distance)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed, key_bias=key_bias)
     return checked._replace(dropout_rate=rate, hides=hooks.hides), layout, operands

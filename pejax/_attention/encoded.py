@@ -16,6 +16,7 @@ from pejax._attention.api import dot_product_attention
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import check_arrays, check_positions_given
+from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.sink import check_sink, with_sink
 from pejax._encoding import (
     Encoding,
@@ -74,7 +75,8 @@ def attend(
             `(T, T)`: T sequences on one axis, or one sequence on T axes.
         keys_are_rotated: whether the keys come from a cache of rotated keys; see `caches_rotated_keys`.
         embedded: whether `encoding.embed` was applied to the input of the model.
-        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
+        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`); one without
+            dims must be told.
         key_bias: logits `(*B, S, H)` added for each key and query head, as in `dot_product_attention`. None = no bias.
         sink: logits `(H,)`, as in `dot_product_attention`. None = no sink.
         attention: function with the arguments of `dot_product_attention` that takes its place, such as one that also
@@ -112,14 +114,19 @@ def attend(
     check_extent(encoding, extent, positions, axis_count)
     extent = k.shape[-3] if extent is None else extent
     params = {} if params is None else params
+    causal = causality(encoding, causal)
+    in_order = positions is None and k_positions is None
+    if k_positions is None and axis_count == 1:
+        spans = any(options.get(name) is not None for name in ("window", "distance_range")) or bool(encoding.bands)
+        positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=spans)
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink
-    run = functools.partial(attention, causal=causality(encoding, causal), **options)
+    run = functools.partial(attention, causal=causal, **options)
     examples_share_extent = encoding.adapt is None or is_one_extent(extent, axis_count)
-    if examples_share_extent and positions is None and k_positions is None:
+    if examples_share_extent and in_order:
         run = functools.partial(_without_positions, run)
     attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
     if examples_share_extent:

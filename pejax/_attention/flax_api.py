@@ -18,6 +18,7 @@ from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
 from pejax._attention.core.options import LEARNED_SCALE, check_options
+from pejax._attention.core.order import follow_arrays
 from pejax._attention.encoded import check_extent, rotate_and_attend
 from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, scale_of
 from pejax._positions import TokenPositions, as_token_positions
@@ -58,7 +59,8 @@ def attention_fn(
         extent: the length or grid, in tokens, that the encoding adapts to. None = the number of keys; allowed for an
             encoding that adapts only if no positions are given.
         embedded: whether `encoding.embed` was applied to the input of the model.
-        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`).
+        causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`); one without
+            dims must be told.
         window: in tokens, as in `dot_product_attention`.
         scale: factor that multiplies q·k. None = that of the encoding (`Dims.scale`), else D**-0.5.
         soft_cap: cap of the logits. None = no cap.
@@ -194,6 +196,10 @@ class AttentionFunction:
         options = check_options(query, causal=causal, window=window, scale=self.scale, soft_cap=self.soft_cap)
         options = options._replace(dropout_rate=rate, precision=precision)
 
+        positions = self.positions
+        if self.k_positions is None:
+            positions = follow_arrays(positions, query.shape[:-2], causal=causal, spans=options.uses_distance)
+
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:
             operands, layout = prepare(q, k, v, hooks=hooks, **tokens, seed=seed, mask=mask, bias_array=bias)
             hiding = options._replace(hides=hooks.hides)
@@ -202,8 +208,7 @@ class AttentionFunction:
             layout = layout._replace(one_dropout=bool(broadcast_dropout))
             return run(hiding, layout, operands, self.implementation, q.shape)[0]
 
-        positions = jnp.arange(query.shape[-3]) if self.positions is None else self.positions
-        tokens = as_token_positions(positions)
+        tokens = as_token_positions(jnp.arange(query.shape[-3]) if positions is None else positions)
         k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions)
         extent = key.shape[-3] if self.extent is None else self.extent
         return rotate_and_attend(self.encoding, self.params, False, attend, extent, query, key, value, tokens, k_tokens)

@@ -21,6 +21,7 @@ from pejax._arguments import checked
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, check_arrays, clear_unused, prepare
+from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
 from pejax._encoding import Encoding, Extent, Params
@@ -80,7 +81,8 @@ def linear_attention(
         k_positions: positions of the keys. None = `positions`.
         extent: one length or grid that the encoding adapts to. None = the number of keys.
         embedded: whether `encoding.embed` was applied to the input of the model.
-        causal: whether keys after the query, by `TokenPositions.order`, are masked. None = as the encoding was made.
+        causal: whether keys after the query, by `TokenPositions.order`, are masked. None = as the encoding was made;
+            one without dims must be told.
 
     Returns:
         The output in q's type.
@@ -109,6 +111,8 @@ def linear_attention(
     check_extent(encoding, extent, positions)
     causal = encodings.causality(encoding, causal)
     params = encodings.adapt(encoding, {} if params is None else params, k.shape[-3] if extent is None else extent)
+    if k_positions is None:
+        positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=False)
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
     sides = as_token_positions(positions), as_token_positions(positions if k_positions is None else k_positions)
     if encoding.unplaced_bias is not None and sides[1].has_position is not None:

@@ -1,5 +1,7 @@
 """Applies extensions to any encoding."""
 
+import dataclasses
+
 from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding
@@ -16,7 +18,7 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
     their argument `extend`.
 
     Args:
-        encoding: any record.
+        encoding: any record. One without dims gets `dims`.
         dims: the dims that the encoding was made for; their extent is the trained length or grid.
         extend: `pi()`, `self_extend()`, `rerope()`, `log_n()` or `llama4()` of `pejax.extensions`, or a sum of them.
 
@@ -30,6 +32,7 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
+    encoding = dataclasses.replace(encoding, dims=dims) if encoding.dims is None else encoding
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):
             raise ValueError(

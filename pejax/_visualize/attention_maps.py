@@ -65,7 +65,9 @@ def plot_attention_weights(
     picture, colors = "plot_attention_weights", theme_of("plot_attention_weights", theme)
     extent = extent_of(picture, dims, length)
     shown = chosen(picture, "heads", heads, dims.heads, 8)
-    weights = seen_only(encoding, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed)))
+    weights = seen_only(
+        encoding, dims, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed))
+    )
     matrices = {f"head {head}": weights[head] for head in shown}
     return pair_maps(matrices, colors, dims, titled(name, "attention weights"), "weight", signed=False)
 
@@ -122,7 +124,7 @@ def plot_extrapolation(
     for name, encoding in encodings.items():
         own = None if params is None else params.get(name)
         total = sum(_weights_of_copies(encoding, dims, own, length, seed) for seed in range(draws))
-        weights = seen_only(encoding, total)[head]
+        weights = seen_only(encoding, dims, total)[head]
         maps[name] = weights / np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
     source = "copies of random words, initial parameters" if params is None else "copies of random words"
     title = f"attention at {times} times the trained length, head {head}: {source}"

@@ -17,6 +17,7 @@ from pejax._visualize.layer import (
     extent_of,
     grid_of,
     head_by_head,
+    is_causal,
     make_layer,
     refuse,
     seen_only,
@@ -67,7 +68,7 @@ def plot_bias(
     check_hooks(picture, encoding, "bias", "distance_bias")
     extent = extent_of(picture, dims, length)
     shown = chosen(picture, "heads", heads, dims.heads, 8)
-    bias = seen_only(encoding, bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
+    bias = seen_only(encoding, dims, bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
     matrices = {f"head {head}": bias[head] for head in shown}
     return pair_maps(matrices, colors, dims, titled(name, "bias of each head"), "added to the logit", signed=True)
 
@@ -122,7 +123,7 @@ def plot_bias_curves(
     if trained is not None:
         for end in (trained - 1, 1 - trained)[: 2 - (min(distances) >= 0)]:
             canvas.mark_trained(axes, end, label=f"trained: {trained} tokens" if end > 0 else "")
-    label = "distance to the key before the query, tokens" if encoding.causal else "key - query, tokens"
+    label = "distance to the key before the query, tokens" if is_causal(encoding, dims) else "key - query, tokens"
     axes.set(xlabel=label, ylabel="added to the logit", title=titled(name, "bias by distance"))
     canvas.grid(axes)
     canvas.legend(canvas.figure, loc="outside lower center", ncols=3)
@@ -136,10 +137,10 @@ def _by_distance(
     hook = bias_of_pairs("plot_bias_curves", encoding)
     if encoding.relative_keys is not None or encoding.relative_values is not None:
         refuse("plot_bias_curves", "the bias must read positions alone", "one that reads queries")
-    size = length if encoding.causal else 2 * length - 1
+    size = length if is_causal(encoding, dims) else 2 * length - 1
     zeros = jnp.zeros((size, dims.heads, dims.head_dim), jnp.float32)
     whole = np.asarray(head_by_head(hook, params, zeros, zeros, jnp.arange(size)))
-    if encoding.causal:
+    if is_causal(encoding, dims):
         return np.arange(size), whole[:, -1, ::-1]
     return np.arange(size) - (length - 1), whole[:, length - 1]
 

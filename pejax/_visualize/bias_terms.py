@@ -78,7 +78,7 @@ def plot_logit_terms(
     parts = {"scale · q·k": products, "bias": bias, "logits": products + bias, "weights": weights}
     for axes, (label, matrix) in zip(canvas.panels.flat, parts.items(), strict=True):
         bar = {"bar": "weight" if label == "weights" else label, "shrink": 0.75}
-        canvas.heat_map(axes, seen_only(encoding, matrix), signed=label != "weights", aspect="equal", **bar)
+        canvas.heat_map(axes, seen_only(encoding, dims, matrix), signed=label != "weights", aspect="equal", **bar)
         axes.set_title(label)
     canvas.label_outer(f"key {unit}", f"query {unit}")
     return canvas.figure
@@ -182,7 +182,7 @@ def plot_transformer_xl_terms(
         "any query, content\nscale · u·k": at(none, k) - position,
         "any query, position\nscale · v·Wr": position,
     }
-    matrices = {label: seen_only(encoding, term) for label, term in terms.items()}
+    matrices = {label: seen_only(encoding, dims, term) for label, term in terms.items()}
     title = titled(name, f"head {head}: four terms")
     return pair_maps(matrices, colors, dims, title, "part of the logit", signed=True, alone=True)
 

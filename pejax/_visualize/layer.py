@@ -239,7 +239,8 @@ def weights_of(encoding: Encoding, dims: Dims, layer: Layer) -> Float[Array, "H 
     """Return the attention weights; with bands, merged by their log-sum-exp."""
     tokens = TokenPositions(layer.positions, order=jnp.arange(len(layer.positions)))
     hooks = attention_hooks(encoding, layer.params, rotated=True, embedded=True)
-    options: dict[str, Any] = {"positions": tokens, "hooks": hooks, "causal": encoding.causal, "scale": dims.scale}
+    options: dict[str, Any] = {"positions": tokens, "hooks": hooks, "scale": dims.scale}
+    options["causal"] = is_causal(encoding, dims)
     if not encoding.bands:
         return attention_weights(*turned(encoding, layer), **options)
     parts, sums = [], []
@@ -255,9 +256,14 @@ def weights_of(encoding: Encoding, dims: Dims, layer: Layer) -> Float[Array, "H 
     return sum((part * share for part, share in zip(parts, shares, strict=True)), jnp.zeros_like(parts[0]))
 
 
-def seen_only(encoding: Encoding, matrix: Any) -> np.ndarray:
-    """Return `(..., T, S)` with NaN for keys after the query, where the encoding is causal."""
+def is_causal(encoding: Encoding, dims: Dims) -> bool:
+    """Return whether keys after the query are masked; a record without dims does not say it."""
+    return encoding.causal or dims.causal
+
+
+def seen_only(encoding: Encoding, dims: Dims, matrix: Any) -> np.ndarray:
+    """Return `(..., T, S)` with NaN for keys after the query, where these are masked."""
     matrix = np.array(matrix, np.float64)
-    if encoding.causal:
+    if is_causal(encoding, dims):
         matrix[..., ~np.tri(*matrix.shape[-2:], dtype=bool)] = np.nan
     return matrix

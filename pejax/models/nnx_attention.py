@@ -129,7 +129,7 @@ class PositionalAttention(nnx.Module):
             k_positions=k_tokens,
             extent=self._default_extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,
             embedded=self.embedded,
-            causal=dims.causal or None,
+            causal=dims.causal or self.encoding.causal,
             scale=dims.scale,
         )
         return attend(query, key, value, *args, **options)

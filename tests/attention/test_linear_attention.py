@@ -127,7 +127,7 @@ def normal(*shape, seed=0):
 
 def test_a_shift_of_all_positions_changes_nothing():
     q, k, v = (normal(9, 2, D, seed=seed) for seed in range(3))
-    run = jax.jit(lambda at: linear_attention(ROPE, q, k, v, positions=at), compiler_options=QUICK)
+    run = jax.jit(lambda at: linear_attention(ROPE, q, k, v, positions=at, causal=False), compiler_options=QUICK)
     np.testing.assert_allclose(run(jnp.arange(9) + 100_000), run(jnp.arange(9)), atol=1e-5)
     assert np.abs(run(2 * jnp.arange(9)) - run(jnp.arange(9))).max() > 0.05
 
@@ -137,7 +137,7 @@ def test_keys_turn_in_their_own_way_where_they_have_one():
     """One key: the features cancel, and `growth^(i - j) v` is left."""
     grow = lambda by: lambda params, x, at: x * by ** at.astype(x.dtype)[:, None, None]
     q, k, v = (normal(1, 1, D, seed=seed) for seed in range(3))
-    sides = {"positions": jnp.asarray([4]), "k_positions": jnp.asarray([1])}
+    sides = {"positions": jnp.asarray([4]), "k_positions": jnp.asarray([1]), "causal": False}
     out = linear_attention(Encoding(rotate=grow(0.5), rotate_keys=grow(2.0)), q, k, v, **sides)
     np.testing.assert_allclose(out, v / 8, rtol=1e-6)
     np.testing.assert_allclose(linear_attention(Encoding(rotate=grow(0.5)), q, k, v, **sides), v / 32, rtol=1e-6)
@@ -207,4 +207,4 @@ def test_what_it_cannot_do_is_refused():
         linear_attention(make_encoding("sinusoidal", dims), q, q, q)
     unplaced = TokenPositions(jnp.arange(9), has_position=jnp.arange(9) > 0)
     with pytest.raises(ValueError, match="all keys must have positions, got k_positions with has_position"):
-        linear_attention(Encoding(unplaced_bias=lambda params: jnp.ones(())), q, q, q, positions=unplaced)
+        linear_attention(Encoding(unplaced_bias=lambda params: jnp.ones(()), dims=dims), q, q, q, positions=unplaced)

@@ -141,6 +141,7 @@ def _functions() -> dict[str, Call]:
         ),
         "grid_positions": (pejax.grid_positions, {"height": 2, "width": 3, "indexing": "xy"}),
         "segment_positions": (pejax.segment_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
+        "segments_of_positions": (pejax.segments_of_positions, {"positions": jnp.asarray([0, 1, 0, 1])}),
         "packed_positions": (pejax.packed_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
         "patchify": (pejax.patchify, {"images": [floats(4, 6, 1), floats(2, 2, 1)], "patch": 2, "budget": 8}),
         "unpatchify": (

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from pejax._arguments import checked
+from pejax._attention.core.order import follow_arrays
 from pejax._encoding import Encoding, Extent
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
@@ -95,6 +96,8 @@ class Decoder(nnx.Module):
             tokens = masked_tokens(ids, attention_mask, self.config.padding)
         elif tokens is None:
             tokens = sequence_tokens(ids, segment_ids)
+        else:
+            tokens = follow_arrays(tokens, ids.shape, causal=self.config.causal, spans=True)
         extent = ids.shape[1] if extent is None else extent
         x = self.embedding(ids, execution, type_ids=type_ids)
         return self.stack(x, tokens, extent, execution=execution)[0]

@@ -314,6 +314,7 @@ class CrossAttention(nnx.Module):
             embedded=True,
             attention=execution.attention,
             sharding=execution.sharding,
+            causal=dims.causal,
             scale=dims.scale,
             soft_cap=self.config.soft_cap,
         )
