@@ -1,0 +1,85 @@
+"""The order of tokens in causal self-attention where none is given: that of the arrays.
+
+Positions say how far apart tokens are. They may restart (documents packed in a row) or repeat (padding), so where they
+do not rise, they do not say which token comes first.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from pejax._positions import TokenPositions, as_token_positions
+
+
+def follow_arrays(
+    positions: TokenPositions | Array | None, shape: tuple[int, ...], *, causal: bool, spans: bool
+) -> TokenPositions | Array | None:
+    """Return the positions of tokens that attend to each other, with an order that never shows a token what follows it.
+
+    Known positions that rise are returned as they are: their order is that of the arrays. Traced ones get an order.
+
+    Args:
+        positions: positions of the queries and of the keys. None = 0 ... T-1.
+        shape: `(*B, T)`.
+        causal: whether keys after the query are masked; if not, the positions are returned as they are.
+        spans: whether a mask reads distances in the order (`window`, `distance_range`). The order then is a count that
+            grows as the positions do, and by 1 where they repeat or fall.
+
+    Raises:
+        ValueError: known positions that repeat or fall within a segment.
+    """
+    if positions is None or not causal:
+        return positions
+    tokens = as_token_positions(positions)
+    shapes = shape[-1:], shape
+    if tokens.order is not None or tokens.has_position is not None or tokens.positions.shape not in shapes:
+        return positions
+    if not jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger):
+        return positions
+    places, segments = tokens.positions, tokens.segment_ids
+    if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (places, segments)):
+        order = _count(places, segments) if spans else jnp.arange(shape[-1], dtype=jnp.int32)
+        return tokens._replace(order=order)
+    _check_rise(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments))
+    return positions
+
+
+def _check_rise(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B T"]) -> None:
+    """Raise ValueError where a token has no higher position than the token of its segment before it."""
+    positions, segments = np.broadcast_arrays(positions, segments)
+    by_segment = np.argsort(segments, axis=-1, kind="stable")
+    places, ids = (np.take_along_axis(x, by_segment, axis=-1) for x in (positions, segments))
+    falls = (places[..., 1:] <= places[..., :-1]) & (ids[..., 1:] == ids[..., :-1]) & (ids[..., 1:] != 0)
+    if not falls.any():
+        return
+    at = tuple(np.argwhere(falls)[0])
+    before, after = (*at[:-1], at[-1]), (*at[:-1], at[-1] + 1)
+    got = " and ".join(f"{places[one]} at token {by_segment[one]}" for one in (before, after))
+    rule = "positions must rise from token to token where keys after the query are masked"
+    documents = "segment_ids keep documents and padding apart (packed_positions, segments_of_positions)"
+    raise ValueError(f"{rule}, got {got}: {documents}, order=jnp.arange(T) makes them one sequence")
+
+
+def _count(positions: Int[Array, "*B T"], segments: Int[Array, "*B T"] | None) -> Int[Array, "*B T"]:
+    """Return numbers that rise in every segment, by the differences of the positions, or by 1 where these do not rise.
+
+    Positions that rise in every segment are returned as they are. Numbers that would exceed 2^30 become those of the
+    slots.
+    """
+
+    def of_row(positions: Any, segments: Any) -> Any:
+        by_segment = jnp.argsort(segments, stable=True)
+        ordered, ids = positions[by_segment], segments[by_segment]
+        same, rises = ids[1:] == ids[:-1], ordered[1:] > ordered[:-1]
+        steps = jnp.where(same & rises, ordered[1:] - ordered[:-1], 1)
+        far = jnp.where(same & rises, ordered[1:].astype(jnp.float32) - ordered[:-1].astype(jnp.float32), 1.0)
+        count = jnp.concatenate([jnp.zeros_like(steps, shape=(1,)), jnp.cumsum(steps)])
+        slots = jnp.arange(len(positions), dtype=positions.dtype)
+        count = jnp.where(jnp.sum(far) < 2.0**30, jnp.zeros_like(count).at[by_segment].set(count), slots)
+        return jnp.where(jnp.all(rises | ~same | (ids[1:] == 0)), positions, count)
+
+    segments = jnp.ones_like(positions) if segments is None else segments
+    return jnp.vectorize(of_row, signature="(t),(t)->(t)")(positions, segments)
