@@ -16,6 +16,7 @@ from laws import (
     shift_invariance_is_as_declared,
     sizes_in_one_batch_are_each_alone,
     the_future_is_not_seen,
+    the_future_is_not_seen_where_positions_restart,
 )
 
 from pejax import ENCODINGS, testing
@@ -68,6 +69,7 @@ COMPILED = (
     packed_is_separate,
     permutation_moves_the_output,
     the_future_is_not_seen,
+    the_future_is_not_seen_where_positions_restart,
 )
 """Laws whose programs take longest to compile: the default run has them for `EACH_KIND`."""
 

@@ -321,6 +321,20 @@ def the_future_is_not_seen(case: Case) -> None:
     )
 
 
+@law(lambda case: attends(case) and case.setting == "causal")
+def the_future_is_not_seen_where_positions_restart(case: Case) -> None:
+    """No output changes with a later token, whatever the positions are, without an order and segments."""
+    args, _ = in_order(case)
+    later, slots = 6, np.arange(TOKENS)
+    for at in (slots, slots % 4, np.maximum(slots - 5, 0), slots[::-1]):
+        plain = TokenPositions(jnp.asarray(at, jnp.int32))
+        outputs = [
+            forward(case, *with_tokens(args, plain, x), "reference") for x in (args.x, args.x.at[later:].add(3.0))
+        ]
+        np.testing.assert_array_equal(outputs[0][:later], outputs[1][:later])
+        assert jnp.any(outputs[0][later:] != outputs[1][later:])
+
+
 @law(attends)
 def packed_is_separate(case: Case) -> None:
     """Two sequences in one row, each with its own positions, are two rows."""
