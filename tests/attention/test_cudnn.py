@@ -16,7 +16,7 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.gpu.cudnn import fused_attention
-from pejax._attention.gpu.folded import COLUMNS, fold
+from pejax._attention.gpu.folded import COLUMNS, arrays_are_ordered, fold
 from pejax._attention.kernels.elementwise import slope
 
 QUICK = {"xla_backend_optimization_level": "0"}
@@ -145,8 +145,15 @@ def test_a_causal_window_is_the_reference_in_any_order_of_the_tokens():
 
     both = by_xla, IMPLEMENTATIONS["reference"]
     ours, reference = (jax.jit(functools.partial(output, f), compiler_options=QUICK) for f in both)
-    for index in ORDERS:
+    for index in (*ORDERS, 2 * ORDER):
         same(ours(index), reference(index))
+
+
+def test_a_window_needs_tokens_that_follow_each_other_without_gaps():
+    (q, k, v), params, hooks = inputs("none", True)
+    for index, window, ordered in ((ORDER + 3, 9, True), (2 * ORDER, 9, False), (2 * ORDER, None, True)):
+        operands, layout = prepare(q, k, v, index, index, hooks(params), None)
+        assert arrays_are_ordered(check_options(q, causal=True, window=window), layout, operands) == ordered
 
 
 def test_in_order_nothing_but_the_fused_kernel_runs():

@@ -146,9 +146,10 @@ def check_fused(options: Options, operands: Operands, axes: int) -> None:
 
 
 def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> Bool[Array, ""] | None:
-    """Return whether the arrays are in causal order and, with a bias, positions never decrease and span at most 2^24.
+    """Return whether fused kernels may count tokens by their place in the arrays; None = they always may.
 
-    None = attention is not causal, so the order does not matter.
+    So it is where the order rises, in steps of 1 with a window, and, with a bias, where positions never decrease and
+    span at most 2^24. Without a causal mask, the order does not matter.
     """
     if not options.causal:
         return None
@@ -156,7 +157,8 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
 
     def example_is_ordered(q: TokenPositions, k: TokenPositions) -> Bool[Array, ""]:
         q_index, k_index = (side.positions if side.order is None else side.order for side in (q, k))
-        is_ordered = jnp.all(q_index == k_index) & jnp.all(k_index[1:] > k_index[:-1])
+        follows = k_index[1:] > k_index[:-1] if options.window is None else k_index[1:] == k_index[:-1] + 1
+        is_ordered = jnp.all(q_index == k_index) & jnp.all(follows)
         if not has_bias:
             return is_ordered
         never_decreases = jnp.all(q.positions == k.positions) & jnp.all(k.positions[1:] >= k.positions[:-1])
