@@ -137,7 +137,7 @@ def rotate(params, x, positions):
     return pejax.rope_apply(x, positions, divided, attention_factor=attention_factor)
 
 
-by_factors = pejax.Encoding(init=lambda key: {"factors": jnp.ones(PAIRS)}, rotate=rotate)
+by_factors = pejax.Encoding(init=lambda key: {"factors": jnp.ones(PAIRS)}, rotate=rotate, dims=config.dims)
 searched = Decoder(config, by_factors, rngs=nnx.Rngs(0))
 nnx.update(searched, nnx.state(model, nnx.Param))
 definition, factors, weights = nnx.split(searched, nnx.PathContains("factors"), ...)

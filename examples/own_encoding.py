@@ -18,7 +18,7 @@ def window_encoding(dims: pejax.Dims, *, length: float = 8.0) -> pejax.Encoding:
         distance = relative.astype(jnp.float32)  # key position minus query position, in tokens
         return -jnp.square(distance / jnp.exp(params["log_length"]))  # params are those of one head
 
-    return pejax.Encoding(init=init, distance_bias=distance_bias, shift_invariant=True)
+    return pejax.Encoding(init=init, distance_bias=distance_bias, shift_invariant=True, dims=dims)
 
 
 dims = pejax.Dims(heads=4, head_dim=32, extent=64)

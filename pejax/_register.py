@@ -62,7 +62,7 @@ def register_encoding(
     Examples:
         >>> import pejax
         >>> def steep(dims, slope=1.0):
-        ...     return pejax.Encoding(distance_bias=lambda params, r: -slope * jnp.abs(r).astype(jnp.float32))
+        ...     return pejax.Encoding(distance_bias=lambda params, r: -slope * abs(r).astype(jnp.float32), dims=dims)
         >>> steep = pejax.register_encoding("steep", steep)
         >>> pejax.make_encoding("steep(slope=2)", pejax.Dims(heads=4, head_dim=16)).spec
         steep(slope=2.0)

@@ -40,7 +40,8 @@ class Sharding:
     heads, and dropout drops the same pairs. Devices along mesh axes that are not named here repeat the same work.
 
     With a causal mask, if each device holds consecutive tokens, the first devices have the least work; if device i of n
-    holds tokens i, i + n, i + 2n, ... (`TokenPositions.order`), all have equal work.
+    holds tokens i, i + n, i + 2n, ..., all have equal work. Then give their order (`TokenPositions.order`): without
+    one, a token sees those before it in the arrays.
 
     On several CPU devices, a Python loop over jitted calls can deadlock: call `jax.block_until_ready` on a result about
     once in eight calls (docs/known-traps.md).
