@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from peers import peer
 
-from pejax import positions_of
+from pejax import positions_of, segments_of_positions
 from pejax.placement import image, longcat_image, qwen2_5_vl, text, unplaced, video
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
@@ -234,3 +234,14 @@ def test_a_packed_row_holds_the_positions_of_each_sequence():
         own = own_index("qwen2_vl", "Qwen2VLModel", parts)
         np.testing.assert_array_equal(np.asarray(row.positions)[segments == n], own)
     assert row.positions.dtype == jnp.int32
+
+
+@pytest.mark.parametrize(
+    "positions", [[0, 1, 2, 0, 1, 0], [1, 1, 0, 1, 2, 3], [5, 6, 7, 3, 4, 9], [0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 0]]
+)
+def test_a_jump_in_positions_begins_a_document_as_in_transformers(positions):
+    position_ids = peer("torch").tensor([positions])
+    packed = peer("transformers.masking_utils").find_packed_sequence_indices(position_ids)
+    ours = segments_of_positions(jnp.asarray(positions))
+    # `None`: transformers does not build a mask for a single document
+    assert (ours - 1).tolist() == ([0] * 6 if packed is None else packed[0].tolist())
