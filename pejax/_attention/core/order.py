@@ -9,9 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from pejax._positions import TokenPositions, as_token_positions
+
+LARGEST = 2.0**30
+"""Bound of the numbers that count tokens: int32 holds them, and their sum in float32 is close enough to tell."""
 
 
 def follow_arrays(
@@ -66,20 +69,36 @@ def _check_rise(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*
 def _count(positions: Int[Array, "*B T"], segments: Int[Array, "*B T"] | None) -> Int[Array, "*B T"]:
     """Return numbers that rise in every segment, by the differences of the positions, or by 1 where these do not rise.
 
-    Positions that rise in every segment are returned as they are. Numbers that would exceed 2^30 become those of the
-    slots.
+    Positions that rise in every segment are returned as they are. Numbers that would exceed `LARGEST` become those of
+    the slots.
     """
+    if segments is None:
+        rises = positions[..., 1:] > positions[..., :-1]
+        return _counted(positions, rises, rises)
 
     def of_row(positions: Any, segments: Any) -> Any:
         by_segment = jnp.argsort(segments, stable=True)
         ordered, ids = positions[by_segment], segments[by_segment]
         same, rises = ids[1:] == ids[:-1], ordered[1:] > ordered[:-1]
-        steps = jnp.where(same & rises, ordered[1:] - ordered[:-1], 1)
-        far = jnp.where(same & rises, ordered[1:].astype(jnp.float32) - ordered[:-1].astype(jnp.float32), 1.0)
-        count = jnp.concatenate([jnp.zeros_like(steps, shape=(1,)), jnp.cumsum(steps)])
-        slots = jnp.arange(len(positions), dtype=positions.dtype)
-        count = jnp.where(jnp.sum(far) < 2.0**30, jnp.zeros_like(count).at[by_segment].set(count), slots)
-        return jnp.where(jnp.all(rises | ~same | (ids[1:] == 0)), positions, count)
+        count = _counted(ordered, same & rises, rises | ~same | (ids[1:] == 0))
+        return jnp.zeros_like(count).at[by_segment].set(count)
 
-    segments = jnp.ones_like(positions) if segments is None else segments
     return jnp.vectorize(of_row, signature="(t),(t)->(t)")(positions, segments)
+
+
+def _counted(
+    positions: Int[Array, "*B T"], rises: Bool[Array, "*B T-1"], fits: Bool[Array, "*B T-1"]
+) -> Int[Array, "*B T"]:
+    """Return the numbers of `_count` for sorted tokens: positions where all pairs of neighbors fit, else a count.
+
+    Args:
+        positions: in tokens.
+        rises: whether the count grows by the difference to the token before, else by 1.
+        fits: whether a token is right beside the one before it as their positions are.
+    """
+    difference = lambda x: x[..., 1:] - x[..., :-1]
+    steps = jnp.where(rises, difference(positions), 1)
+    most = jnp.sum(jnp.where(rises, difference(positions.astype(jnp.float32)), 1.0), axis=-1, keepdims=True)
+    count = jnp.cumsum(jnp.concatenate([jnp.zeros_like(positions[..., :1]), steps], axis=-1), axis=-1)
+    slots = jnp.arange(positions.shape[-1], dtype=positions.dtype)
+    return jnp.where(jnp.all(fits, axis=-1, keepdims=True), positions, jnp.where(most < LARGEST, count, slots))
