@@ -196,9 +196,10 @@ def test_memory_grows_linearly_with_the_length_forward_and_backward(monkeypatch)
         compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2)), compiler_options=QUICK).lower(*shapes).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    short, middle, long = (temporary(length, None) for length in (1024, 2048, 4096))
+    # shorter ones fit into buffers whose sizes do not depend on the length
+    short, middle, long = (temporary(length, None) for length in (4096, 8192, 16384))
     assert long - middle < 2.1 * (middle - short)
-    assert long < 4 * 4096**2 / 10
+    assert long < 4 * 16384**2 / 10
     assert temporary(1024, "reference") > 4 * 1024**2
 
 
