@@ -34,6 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Keep them for this process and those that tests start."""
     if config.option.keep_programs:
+        if not hasattr(config, "cache"):
+            raise pytest.UsageError("--keep-programs needs pytest's cache, got -p no:cacheprovider")
         folder = config.cache.mkdir(f"programs-{version('jaxlib')}-{processor()}")
         for name, value in {"jax_compilation_cache_dir": str(folder), **OPTIONS}.items():
             os.environ[name.upper()] = str(value)
