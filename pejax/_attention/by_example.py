@@ -11,12 +11,25 @@ from jaxtyping import Array
 
 from pejax._attention.core.hooks import HOOK_NAMES, bound_hooks
 from pejax._encoding import Encoding, Params, adapt, rotate_keys, rotate_queries
+from pejax._ops.backend import vmap_or_map
 from pejax._positions import TokenPositions, rotary_positions
 
 
 def rotates_alone(encoding: Encoding) -> bool:
     """Return whether attention has nothing of an encoding but its rotations: neither bands nor hooks of pairs."""
     return not encoding.bands and all(getattr(encoding, name) is None for name in HOOK_NAMES)
+
+
+def follows_extent(encoding: Encoding, params: Params) -> bool:
+    """Return whether what `adapt` returns depends on the extent, a length: a fixed factor does not, for example."""
+    if encoding.adapt is None:
+        return False
+    program = jax.make_jaxpr(functools.partial(adapt, encoding, params))(jax.ShapeDtypeStruct((), jnp.int32)).jaxpr
+    reached = set(map(id, program.invars))
+    for step in program.eqns:
+        if any(id(operand) in reached for operand in step.invars):
+            reached.update(map(id, step.outvars))
+    return any(id(result) in reached for result in program.outvars)
 
 
 def rotate_by_example(
@@ -34,7 +47,7 @@ def rotate_by_example(
 ) -> Any:
     """Rotate each example's queries and keys at its own extent, and attend once, with an encoding that rotates alone.
 
-    Arguments as in `rotate_and_attend`, with an extent `(B,)`, or `(B, A)`, and positions of every example.
+    Arguments as in `rotate_and_attend`, with an extent `(B,)`, or `(B, A)`.
     """
 
     def rotated(extent: Array, q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Array, Array]:
@@ -42,8 +55,11 @@ def rotate_by_example(
         k = k if keys_are_rotated else rotate_keys(encoding, adapted, k, k_positions)
         return rotate_queries(encoding, adapted, q, q_positions), k
 
-    q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
-    q, k = jax.vmap(rotated)(extent, q, k, q_positions, k_positions)
+    def positions_of(tokens: TokenPositions, x: Array) -> Array:
+        shape = x.shape[:-2]
+        return jnp.broadcast_to(rotary_positions(tokens, shape), (*shape, *extent.shape[1:]))
+
+    q, k = jax.vmap(rotated)(extent, q, k, positions_of(q_tokens, q), positions_of(k_tokens, k))
     run = functools.partial(run, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, params))
     return run(q, k, v) if key_bias is None else run(q, k, v, key_bias=key_bias)
 
@@ -61,9 +77,11 @@ def attend_at_extents(
     key_bias: Array | None,
 ) -> Any:
     """Attend with one extent per example, or one per query; `split` names the mesh axes that split the examples."""
-    operands = extent, q, k, v, q_tokens, k_tokens, key_bias
+    sides = (batched(q_tokens, *q.shape[:2], axes=axes), batched(k_tokens, *k.shape[:2], axes=axes))
+    operands = extent, q, k, v, *sides, key_bias
     if axes > 1 or extent.shape == q.shape[:1]:
-        return jax.vmap(attend_at, spmd_axis_name=split or None)(*operands)
+        lift = functools.partial(jax.vmap, spmd_axis_name=split) if split else vmap_or_map
+        return lift(attend_at)(*operands)
     if extent.shape != q.shape[:2]:
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
     return jax.vmap(functools.partial(_query_by_query, attend_at))(*operands)

@@ -126,15 +126,14 @@ def attend(
         attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
         return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
     extent = jnp.asarray(extent)
-    sides = (batched(q_tokens, *q.shape[:2], axes=axis_count), batched(k_tokens, *k.shape[:2], axes=axis_count))
     if rotates_alone(encoding) and q.ndim == 4 and extent.shape == (len(q), *((axis_count,) if axis_count > 1 else ())):
         run = functools.partial(bound, **options)
         attend_at = functools.partial(rotate_by_example, encoding, params, keys_are_rotated, run)
-        return _at_one_extent(attend_at, extent, axis_count, q, k, v, *sides, key_bias)
+        return _at_one_extent(attend_at, extent, axis_count, q, k, v, q_tokens, k_tokens, key_bias)
     split, options = within_example(options)
     run = functools.partial(bound, **options)
     attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
-    return attend_at_extents(attend_at, extent, axis_count, split, q, k, v, *sides, key_bias)
+    return attend_at_extents(attend_at, extent, axis_count, split, q, k, v, q_tokens, k_tokens, key_bias)
 
 
 @checked

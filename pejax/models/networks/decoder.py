@@ -97,7 +97,8 @@ class Decoder(nnx.Module):
             tokens = masked_tokens(ids, attention_mask, self.config.padding)
         elif tokens is None:
             tokens = sequence_tokens(ids, segment_ids)
-        extent = own_extents(tokens, ids.shape[1], self.stack) if extent is None else extent
+        if extent is None:
+            extent = own_extents(tokens, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
         x = self.embedding(ids, execution, type_ids=type_ids)
         return self.stack(x, tokens, extent, execution=execution)[0]
 

@@ -132,7 +132,8 @@ class EncoderDecoder(nnx.Module):
 
     def _own_extents(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
         """Return the length that the encodings of a stack and of cross-attention adapt to, or that of each example."""
-        return own_extents(tokens, length, stack, also=self.cross.adapt is not None)
+        also = self.cross.adapt is not None
+        return own_extents(tokens, length, stack.encodings, stack.encoding_params, also)
 
     def cross_context(self, encoded: EncoderOutput, tokens: TokenPositions, extent: Extent) -> CrossContext:
         """Return the inputs of cross-attention, with positions as the policy numbers them.

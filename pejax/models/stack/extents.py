@@ -7,6 +7,7 @@ documents in the row share.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,32 +15,48 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from pejax._encoding import Extent, adapt
+from pejax._attention.by_example import follows_extent
+from pejax._encoding import Encoding, Extent, Params, adapt
 from pejax._positions import TokenPositions, segment_positions
-from pejax.models.stack.layered import Layered
 
 
-def own_extents(tokens: TokenPositions, length: int, model: Layered, also: bool = False) -> Extent:
+def own_extents(
+    tokens: TokenPositions,
+    length: int,
+    encodings: Sequence[Encoding],
+    params_of: Callable[[int], Params],
+    also: bool = False,
+) -> Extent:
     """Return the extent of rows of T tokens: T, or, where they have segment ids, that of each row, `(B,)`.
 
     Args:
         tokens: positions of the tokens, and their documents; 0 = padding.
         length: T.
-        model: the layers, whose encodings adapt to the extent. Where none does, the extent is T.
+        encodings: the encodings that adapt to the extent. Where it changes none of them, one extent serves all rows.
+        params_of: number of an encoding -> its parameters, before `adapt`.
         also: whether an encoding of something else, such as cross-attention, adapts to it.
 
     Raises:
-        ValueError: an encoding that does not support the longest extent, or, where that is traced, T.
+        ValueError: an encoding that does not support the longest extent, or, where that is traced, T; or that needs one
+            extent which is known when traced.
     """
-    adapting = [number for number, encoding in enumerate(model.encodings) if encoding.adapt is not None]
-    if tokens.segment_ids is None or not (adapting or also):
+    if tokens.segment_ids is None:
+        return length
+    adapting = [(one, params_of(number)) for number, one in enumerate(encodings) if one.adapt]
+    if not (adapting or also):
         return length
     extents = one_if_equal(document_lengths(tokens))
     longest = length if isinstance(extents, Tracer) else int(np.max(extents))
-    for number in adapting:
-        supports = functools.partial(adapt, model.encodings[number], extent=longest)
-        jax.eval_shape(supports, model.encoding_params(number))
-    return extents
+    for encoding, params in adapting:
+        jax.eval_shape(functools.partial(adapt, encoding, extent=longest), params)
+    if isinstance(extents, int):
+        return extents
+    try:
+        follows = [follows_extent(encoding, params) for encoding, params in adapting]
+    except ValueError as refusal:
+        rule = "rows with padding or several documents have an extent each, unless extent= is given"
+        raise ValueError(f"{rule}: {refusal}") from None
+    return extents if also or any(follows) else longest
 
 
 def document_lengths(tokens: TokenPositions) -> Int[Array, "*B"]:
