@@ -107,7 +107,7 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    axis_count = _axis_count(encoding, axes, q, positions)
+    axis_count = position_axes(encoding, axes, q, positions)
     if axis_count > 1 and extent is not None:
         extent = read_grids(extent, q.shape[:-3], axis_count, options.get("sharding"))
     check_extent(encoding, extent, positions, axis_count)
@@ -192,7 +192,7 @@ def read_grids(extent: Extent, batch: tuple[int, ...], axes: int, sharding: obje
     return one_extent(extent) if np.ndim(extent) == 1 else extent
 
 
-def _axis_count(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
+def position_axes(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
     """Return A: what the caller says, else that of the encoding's dims, else what the positions' shape implies."""
     if encoding.dims is not None or axes is not None:
         return axes or encoding.dims.axes  # pyright: ignore[reportOptionalMemberAccess]
