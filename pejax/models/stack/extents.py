@@ -6,6 +6,7 @@ p is a token's position in its document, so the extent is the length of the long
 documents in the row share.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 
@@ -45,18 +46,22 @@ def own_extents(
     adapting = [(one, params_of(number)) for number, one in enumerate(encodings) if one.adapt]
     if not (adapting or also):
         return length
-    extents = one_if_equal(document_lengths(tokens))
-    longest = length if isinstance(extents, Tracer) else int(np.max(extents))
+    refusal, traced = "", any(isinstance(field, Tracer) for field in tokens)
+    try:
+        follow = also or any(follows_extent(*each) for each in adapting)
+    except ValueError as refused:  # it must know the extent when it is traced
+        follow, refusal = True, str(refused)
+    extents: Extent = length
+    if follow or not traced:
+        with contextlib.nullcontext() if traced else jax.ensure_compile_time_eval():
+            extents = one_if_equal(document_lengths(tokens))
+    longest = int(np.max(extents)) if is_known(extents) else length
     for encoding, params in adapting:
         jax.eval_shape(functools.partial(adapt, encoding, extent=longest), params)
-    if isinstance(extents, int):
-        return extents
-    try:
-        follows = [follows_extent(encoding, params) for encoding, params in adapting]
-    except ValueError as refusal:
+    if refusal and not isinstance(extents, int):
         rule = "rows with padding or several documents have an extent each, unless extent= is given"
-        raise ValueError(f"{rule}: {refusal}") from None
-    return extents if also or any(follows) else longest
+        raise ValueError(f"{rule}: {refusal}")
+    return extents if follow else longest
 
 
 def document_lengths(tokens: TokenPositions) -> Int[Array, "*B"]:
@@ -76,7 +81,12 @@ def document_lengths(tokens: TokenPositions) -> Int[Array, "*B"]:
 
 def one_if_equal(extents: Int[Array, "*B"]) -> Extent:
     """Return the one extent that all rows have, where they are known and equal; else the extents as they are."""
-    if isinstance(extents, Tracer) or not extents.is_fully_addressable:
+    if not is_known(extents):
         return extents
-    known = np.unique(np.asarray(extents))
-    return int(known[0]) if len(known) == 1 else extents
+    different = np.unique(np.asarray(extents))
+    return int(different[0]) if len(different) == 1 else extents
+
+
+def is_known(extents: Extent) -> bool:
+    """Return whether this process knows the numbers: they are neither traced nor on devices of another one."""
+    return not isinstance(extents, Tracer) and getattr(extents, "is_fully_addressable", True)
