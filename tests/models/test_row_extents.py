@@ -219,7 +219,7 @@ def of_source() -> Compared:
 
 def of_generate(policy: str) -> Compared:
     """The logits of generated tokens, and those of the text so far in a call."""
-    model, prompts = tiny("rope", "yarn"), ids_of(2, DOCUMENT)
+    model, prompts = make(pe="rope", extend="yarn", layers=2, length=TRAINED), ids_of(2, DOCUMENT)
     padded = rows_of([0, *ONE[1:]], ONE)
     new, found = generate(model, prompts, 3, segment_ids=padded, return_logits=True, policy=policy)
     text = jnp.concatenate([prompts[:1, 1:], new[:1, :2]], axis=1)
@@ -228,9 +228,9 @@ def of_generate(policy: str) -> Compared:
 
 
 def of_answers() -> Compared:
-    """The first tokens of a short and of a long answer, which the decoder gives the same states but for the length."""
-    model, source = seq2seq(), ids_of(2, DOCUMENT)
-    found, alone = (generate_answers(model, source, None, count)[:, :2] for count in (ROW, 2))
+    """The first tokens of a short and of a long answer to each of many sources."""
+    model, source = seq2seq(), ids_of(64, DOCUMENT)
+    found, alone = (generate_answers(model, source, None, count)[:, :4] for count in (2 * ROW, 4))
     return Compared(jax.nn.one_hot(found, VOCAB), jax.nn.one_hot(alone, VOCAB))
 
 
@@ -303,6 +303,6 @@ def test_the_table_names_doors_that_exist():
 def test_the_law_holds_at_every_door_that_is_no_exception(door):
     found, expected = DOORS[door]()
     if door in exceptions():
-        assert float(jnp.abs(found - expected).max()) > 1e-3, "an exception that is none"
+        assert float(jnp.abs(found - expected).max()) > 2e-4, "an exception that is none"
         return
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
