@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
@@ -150,10 +151,10 @@ class PositionalAttention(nnx.Module):
         if queries == 1 < keys:  # the one token of a row stands for the text that ends in it
             tokens = TokenPositions(tokens.positions, segment_ids=jnp.ones_like(tokens.positions, jnp.int32))
         extent = own_extents(tokens, keys, (self.encoding,), lambda _: self._params())
-        if not isinstance(extent, int) and extent.shape == (1,):
-            return extent[0]
-        if not isinstance(extent, int) and extent.ndim and not rotates_alone(self.encoding):
-            rule = "extent= of at() must be given where rows may differ in length and the encoding does more than rotate"
+        if np.shape(extent) == (1,):
+            return extent[0]  # pyright: ignore[reportIndexIssue]
+        if np.ndim(extent) and not rotates_alone(self.encoding):
+            rule = "extent= of at() must be given where rows may differ in length, unless the encoding only rotates"
             raise ValueError(f"{rule}, got {named(self.encoding)} and lengths of {shown(extent)}")
         return extent
 

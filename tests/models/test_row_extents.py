@@ -21,7 +21,17 @@ from jax.sharding import AxisType
 
 import pejax
 from pejax import Dims, TokenPositions, attend, attention_fn, packed_positions
-from pejax.models import Decoder, EncoderDecoder, Execution, ViT, attention_module, encoder_decoder, generate, generate_answers, vit
+from pejax.models import (
+    Decoder,
+    EncoderDecoder,
+    Execution,
+    ViT,
+    attention_module,
+    encoder_decoder,
+    generate,
+    generate_answers,
+    vit,
+)
 from pejax.models.stack.extents import document_lengths
 from tests.support.cases import slow
 from tests.support.decoders import FAST, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, of_config
@@ -106,7 +116,9 @@ def test_a_mesh_changes_nothing(pe, extend, shape):
 
     @functools.partial(jax.jit, static_argnums=1, compiler_options=FAST)
     def losses(params, execution):
-        summed = lambda params: jnp.sum(jnp.sin(nnx.merge(static, params)(ids, segment_ids=SEGMENTS, execution=execution)))
+        summed = lambda params: jnp.sum(
+            jnp.sin(nnx.merge(static, params)(ids, segment_ids=SEGMENTS, execution=execution))
+        )
         return jax.value_and_grad(summed)(params)
 
     expected = jax.tree.leaves(losses(params, Execution()))
@@ -117,11 +129,11 @@ def test_a_mesh_changes_nothing(pe, extend, shape):
 
 
 def test_without_padding_or_an_extension_that_follows_the_length_the_program_stays():
-    ids, segments = jax.ShapeDtypeStruct((2, ROW), jnp.int32), jax.ShapeDtypeStruct((2, ROW), jnp.int32)
+    ids = jax.ShapeDtypeStruct((2, ROW), jnp.int32)
 
-    def program(model: Decoder, *arguments, **options) -> str:
-        return str(jax.make_jaxpr(lambda *given: model.states(given[0], **dict(zip(arguments, given[1:], strict=True)),
-                                                              **options))(ids, *(segments for _ in arguments)))  # fmt: skip
+    def program(model: Decoder, *arguments: str, **options) -> str:
+        call = lambda ids, *given: model.states(ids, **dict(zip(arguments, given, strict=True)), **options)
+        return str(jax.make_jaxpr(call)(ids, *(ids for _ in arguments)))
 
     for pair in QUICK:
         assert program(tiny(*pair)) == program(tiny(*pair), extent=ROW)
@@ -163,7 +175,8 @@ def test_what_cannot_follow_each_row_is_refused_in_one_line():
 def _refused(call: Callable, words: tuple[str, ...]) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         call()
-    assert all(word in str(caught.value) for word in words) and "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
 
 
 # Doors
@@ -258,7 +271,8 @@ def of_flax_mask() -> Compared:
 
 def of_pictures() -> Compared:
     """Pictures of several sizes in a batch."""
-    model = ViT(vit(image_size=8, patch=4, width=16, heads=2, layers=1, pe="rope_axial", extend="yarn"), rngs=nnx.Rngs(0))
+    config = vit(image_size=8, patch=4, width=16, heads=2, layers=1, pe="rope_axial", extend="yarn")
+    model = ViT(config, rngs=nnx.Rngs(0))
     pictures = [jax.random.normal(jax.random.key(n), size) for n, size in enumerate(((8, 12, 1), (20, 12, 1)))]
     together = model.states(pejax.patchify(pictures, patch=4))[:, 0]
     return Compared(together[0], model.states(pictures[0][None])[0, 0])
