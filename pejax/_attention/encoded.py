@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention
+from pejax._attention.by_example import attend_at_extents, batched, rotate_by_example, rotates_alone, within_example
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import check_arrays, check_positions_given
@@ -82,7 +83,7 @@ def attend(
         attention: function with the arguments of `dot_product_attention` that takes its place, such as one that also
             measures the weights.
         **options: further arguments of `attention`: `window`, `scale`, `soft_cap`, `dropout`, `implementation`,
-            `sharding`. A sharding takes one extent for all examples.
+            `sharding`. A sharding takes one grid for all examples, and lengths `(B,)`, but not one per query.
 
     A token without a position (`has_position`) is not rotated, whatever `positions` contains for it.
 
@@ -90,8 +91,8 @@ def attend(
         ValueError: heads or a head dim other than in the dims of the encoding; no extent for an encoding that depends
             on it, an extent of another shape or below 1, or integer positions outside it; an encoding that embeds while
             `embedded` is False; an encoding made for a causal model while `causal` is False; `keys_are_rotated` with a
-            rotation that depends on the length or on the query; a sharding with one extent per example; or arguments
-            that `dot_product_attention` refuses.
+            rotation that depends on the length or on the query; a sharding with one grid per example or one length per
+            query; or arguments that `dot_product_attention` refuses.
 
     Examples:
         >>> import pejax
@@ -108,7 +109,7 @@ def attend(
     if keys_are_rotated and not caches_rotated_keys(encoding):
         rule = "keys_are_rotated must be False where the rotation depends on the length or on the query"
         raise ValueError(f"{rule} (caches_rotated_keys): cache keys as they are, and they are rotated here, got True")
-    axis_count = _axis_count(encoding, axes, q, positions)
+    axis_count = position_axes(encoding, axes, q, positions)
     if axis_count > 1 and extent is not None:
         extent = read_grids(extent, q.shape[:-3], axis_count, options.get("sharding"))
     check_extent(encoding, extent, positions, axis_count)
@@ -124,14 +125,22 @@ def attend(
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink
-    run = functools.partial(attention, causal=causal, **options)
-    examples_share_extent = encoding.adapt is None or is_one_extent(extent, axis_count)
-    if examples_share_extent and in_order:
-        run = functools.partial(_without_positions, run)
-    attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
-    if examples_share_extent:
+    bound = functools.partial(attention, causal=causal)
+    if encoding.adapt is None or is_one_extent(extent, axis_count):
+        run = functools.partial(bound, **options)
+        if in_order:
+            run = functools.partial(_without_positions, run)
+        attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
         return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
-    return _at_extents(attend_at, jnp.asarray(extent), axis_count, q, k, v, q_tokens, k_tokens, key_bias)
+    extent = jnp.asarray(extent)
+    if rotates_alone(encoding) and q.ndim == 4 and extent.shape == (len(q), *((axis_count,) if axis_count > 1 else ())):
+        run = functools.partial(bound, **options)
+        attend_at = functools.partial(rotate_by_example, encoding, params, keys_are_rotated, run)
+        return _at_one_extent(attend_at, extent, axis_count, q, k, v, q_tokens, k_tokens, key_bias)
+    split, options = within_example(options)
+    run = functools.partial(bound, **options)
+    attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
+    return attend_at_extents(attend_at, extent, axis_count, split, q, k, v, q_tokens, k_tokens, key_bias)
 
 
 @checked
@@ -190,7 +199,7 @@ def read_grids(extent: Extent, batch: tuple[int, ...], axes: int, sharding: obje
     return one_extent(extent) if np.ndim(extent) == 1 else extent
 
 
-def _axis_count(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
+def position_axes(encoding: Encoding, axes: int | None, q: Array, positions: TokenPositions | Array | None) -> int:
     """Return A: what the caller says, else that of the encoding's dims, else what the positions' shape implies."""
     if encoding.dims is not None or axes is not None:
         return axes or encoding.dims.axes  # pyright: ignore[reportOptionalMemberAccess]
@@ -268,57 +277,6 @@ def _at_one_extent(
     shapes = (side.positions.shape for side in (q_tokens, k_tokens))
     if axes != 1 or not any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes):
         return attend_at(extent, q, k, v, q_tokens, k_tokens, key_bias)
-    sides = (_batched(q_tokens, *q.shape[:2]), _batched(k_tokens, *k.shape[:2]))
+    sides = (batched(q_tokens, *q.shape[:2]), batched(k_tokens, *k.shape[:2]))
     with_axis = jax.tree.map(lambda leaf: leaf[:, None], (q, k, v, *sides, key_bias))
     return jax.tree.map(lambda leaf: leaf[:, 0], attend_at(extent, *with_axis))
-
-
-def _at_extents(
-    attend_at: Callable[..., Array],
-    extent: Array,
-    axes: int,
-    q: Array,
-    k: Array,
-    v: Array,
-    q_tokens: TokenPositions,
-    k_tokens: TokenPositions,
-    key_bias: Array | None,
-) -> Any:
-    """Attend with one extent per example, or one per query."""
-    sides = (_batched(q_tokens, *q.shape[:2], axes=axes), _batched(k_tokens, *k.shape[:2], axes=axes))
-    if axes > 1 or extent.shape == q.shape[:1]:
-        return jax.vmap(attend_at)(extent, q, k, v, *sides, key_bias)
-    if extent.shape != q.shape[:2]:
-        raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_query_by_query, attend_at))(extent, q, k, v, *sides, key_bias)
-
-
-def _query_by_query(
-    attend_at: Callable[..., Array],
-    extent: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    q_tokens: TokenPositions,
-    k_tokens: TokenPositions,
-    key_bias: Array | None,
-) -> Any:
-    """Attend from one query of a sequence at a time, each with its own extent."""
-
-    def one_query(operands: tuple[Array, Array, TokenPositions]) -> Any:
-        extent, q, tokens = operands
-        q_tokens = jax.tree.map(lambda leaf: leaf[None], tokens)
-        return attend_at(extent, q[None], k, v, q_tokens, k_tokens, key_bias)[0]
-
-    return jax.lax.map(one_query, (extent, q, q_tokens))
-
-
-def _batched(tokens: TokenPositions, batch: int, length: int, axes: int = 1) -> TokenPositions:
-    """Return tokens on A axes with a batch axis in every field."""
-
-    def with_batch(leaf: Array | None, unbatched_rank: int) -> Any:
-        if leaf is None or (leaf.ndim > unbatched_rank and leaf.shape[:2] == (batch, length)):
-            return leaf
-        return jnp.broadcast_to(leaf, (batch, *leaf.shape))
-
-    return TokenPositions(with_batch(tokens.positions, 1 + (axes > 1)), *(with_batch(leaf, 1) for leaf in tokens[1:]))

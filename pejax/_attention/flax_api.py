@@ -14,13 +14,14 @@ from jaxtyping import Array, Float
 from pejax._arguments import checked, shown
 from pejax._attention.api import weights_of
 from pejax._attention.backends import run
+from pejax._attention.by_example import rotate_by_example, rotates_alone
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
 from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.core.order import follow_arrays
-from pejax._attention.encoded import check_extent, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, scale_of
+from pejax._attention.encoded import check_extent, is_one_extent, position_axes, rotate_and_attend
+from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, named, scale_of
 from pejax._positions import TokenPositions, as_token_positions
 
 ADDITIVE_MASK = "an additive mask goes into bias"
@@ -56,8 +57,9 @@ def attention_fn(
         params: merged (`init_params`), not yet adapted. None = the encoding has no parameters.
         positions: positions of the queries, as in `dot_product_attention`. None = 0 ... T-1.
         k_positions: positions of the keys. None = `positions`.
-        extent: the length or grid, in tokens, that the encoding adapts to. None = the number of keys; allowed for an
-            encoding that adapts only if no positions are given.
+        extent: the length or grid, in tokens, that the encoding adapts to; or lengths `(B,)`, one per example, of an
+            encoding that does nothing but rotate. None = the number of keys; allowed for an encoding that adapts only
+            if no positions are given.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query are masked. None = as the encoding was made (`Dims.causal`); one without
             dims must be told.
@@ -74,7 +76,7 @@ def attention_fn(
     Raises:
         ValueError: an encoding that embeds while `embedded` is False, that depends on the length or grid while `extent`
             is None and positions are given, that has bands, or that was made for a causal model while `causal` is
-            False.
+            False. The function refuses an extent per example where it changes more than rotations.
 
     Examples:
         >>> import pejax
@@ -211,4 +213,12 @@ class AttentionFunction:
         tokens = as_token_positions(jnp.arange(query.shape[-3]) if positions is None else positions)
         k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions)
         extent = key.shape[-3] if self.extent is None else self.extent
-        return rotate_and_attend(self.encoding, self.params, False, attend, extent, query, key, value, tokens, k_tokens)
+        operands = query, key, value, tokens, k_tokens
+        axes = position_axes(self.encoding, None, query, tokens)
+        if self.encoding.adapt is None or is_one_extent(extent, axes):
+            return rotate_and_attend(self.encoding, self.params, False, attend, extent, *operands)
+        extents = jnp.asarray(extent)
+        if query.ndim != 4 or extents.shape != query.shape[:1] or not rotates_alone(self.encoding):
+            rule = "extent must be one length or grid, or lengths (B,) of an encoding that does nothing but rotate"
+            raise ValueError(f"{rule} (attend takes any), got shape {extents.shape} for {named(self.encoding)}")
+        return rotate_by_example(self.encoding, self.params, False, attend, extents, *operands)

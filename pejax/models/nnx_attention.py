@@ -7,15 +7,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
+from pejax._arguments import checked, shown
+from pejax._attention.by_example import rotates_alone
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
-from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params
+from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params, named
 from pejax._positions import TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
+from pejax.models.stack.extents import own_extents
 
 
 @jax.tree_util.register_pytree_node_class
@@ -78,7 +81,8 @@ class PositionalAttention(nnx.Module):
             k_positions: positions of the keys; when decoding with a cache, of all slots of the cache. None =
                 `positions`.
             extent: the length or grid, in tokens, that the encoding adapts to. None = the trained grid; on one axis the
-                number of keys, or, if a single query attends to several keys (a cache), the query's position + 1.
+                number of keys; where these have segment ids, the length of the longest document of each row; or, if a
+                single query attends to several keys (a cache), the query's position + 1.
             step: step of a schedule, which encodings extended `by_step` read; it may be traced.
 
         To compile, pass the module to a function of `nnx.jit`, around the block or inside it. A function of `jax.jit`
@@ -113,7 +117,7 @@ class PositionalAttention(nnx.Module):
         """Return the output of attention; arguments as in `flax.nnx.dot_product_attention`.
 
         Raises:
-            ValueError: other heads than in `dims`, or positions that were not given and have no default.
+            ValueError: other heads than in `dims`, or positions or an extent that were not given and have no default.
         """
         dims = self.dims
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
@@ -127,7 +131,7 @@ class PositionalAttention(nnx.Module):
             self._params() | ({} if step is None else {STEP: step}),
             positions=q_tokens,
             k_positions=k_tokens,
-            extent=self._default_extent(queries, keys, as_token_positions(q_tokens)) if extent is None else extent,
+            extent=self._default_extent(queries, keys, q_tokens, k_tokens) if extent is None else extent,
             embedded=self.embedded,
             causal=dims.causal or self.encoding.causal,
             scale=dims.scale,
@@ -139,11 +143,20 @@ class PositionalAttention(nnx.Module):
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _default_extent(self, queries: int, keys: int, q_tokens: TokenPositions) -> Extent | None:
-        """Return the default extent: the trained grid, the number of keys, or in a decoding step its position + 1."""
+    def _default_extent(self, queries: int, keys: int, q_tokens: Any, k_tokens: Any) -> Extent | None:
+        """Return the default extent: the trained grid, the length of each row, or in a step its position + 1."""
         if self.dims.axes > 1:
             return self.dims.extent
-        return jnp.max(q_tokens.positions).astype(jnp.int32) + 1 if queries == 1 < keys else keys
+        tokens = as_token_positions(q_tokens if k_tokens is None or queries == 1 < keys else k_tokens)
+        if queries == 1 < keys:  # the one token of a row stands for the text that ends in it
+            tokens = TokenPositions(tokens.positions, segment_ids=jnp.ones_like(tokens.positions, jnp.int32))
+        extent = own_extents(tokens, keys, (self.encoding,), lambda _: self._params())
+        if np.shape(extent) == (1,):
+            return extent[0]  # pyright: ignore[reportIndexIssue]
+        if np.ndim(extent) and not rotates_alone(self.encoding):
+            rule = "extent= of at() must be given where rows may differ in length, unless the encoding only rotates"
+            raise ValueError(f"{rule}, got {named(self.encoding)} and lengths of {shown(extent)}")
+        return extent
 
     def _default_positions(self, queries: int, keys: int) -> Num[Array, "T *A"]:
         """Return the default positions: 0 ... T-1, or the trained grid."""

@@ -66,7 +66,8 @@ class Answerer(Split[EncoderDecoder]):
 
         Args:
             params: parameters of the model.
-            batch: result of `train.seq2seq.tasks.make_batch`; all encodings adapt to its length.
+            batch: result of `train.seq2seq.tasks.make_batch`; encodings adapt to the length of each source, and of
+                answers to that of the batch.
             key: not used: the loss is not random.
             execution: the devices, shardings and rematerialization.
         """
@@ -79,15 +80,26 @@ class Answerer(Split[EncoderDecoder]):
         right = jnp.sum(inside * (jnp.argmax(logits, -1) == target).astype(jnp.float32))
         return total / count, {"loss": total, "right": right, "count": count}
 
-    def logits(self, params: Any, batch: Mapping[str, Array], execution: Execution) -> Float[Array, "B T V"]:
-        """Return the logits of every token of the answers; all encodings adapt to the length of the batch."""
+    def logits(
+        self, params: Any, batch: Mapping[str, Array], execution: Execution, *, source_extent: int | None = None
+    ) -> Float[Array, "B T V"]:
+        """Return the logits of every token of the answers.
+
+        For all answers of a batch, encodings adapt to its length: `generate_answers` cannot know where one will end.
+
+        Args:
+            params: parameters of the model.
+            batch: result of `train.seq2seq.tasks.make_batch`.
+            execution: the devices, shardings and rematerialization.
+            source_extent: the length of all sources. None = of each its own, without padding.
+        """
         source, target = batch["source"], batch["target"]
         return self.model(params)(
             source,
             shifted_right(target),
             source_segments=batch["source_segments"],
             target_segments=batch["target_segments"],
-            source_extent=source.shape[1],
+            source_extent=source_extent,
             target_extent=target.shape[1],
             execution=execution,
         )
@@ -99,7 +111,8 @@ class Answerer(Split[EncoderDecoder]):
             ValueError: an encoding refuses the length.
         """
         batch = jax.tree.map(jnp.asarray, next(evaluation_batches(self.config.tasks[0], length, PROBED, PROBED)))
-        read = lambda params, execution: self.logits(params, batch, execution)
+        extent = batch["source"].shape[1]  # test examples are not padded
+        read = lambda params, execution: self.logits(params, batch, execution, source_extent=extent)
         return attention_entropy.entropy_probe(read, heads=True)(params)
 
     def laws(self, params: Any) -> str:

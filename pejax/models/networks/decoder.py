@@ -16,6 +16,7 @@ from pejax._positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.text_ends import Embedding, TextHead
+from pejax.models.stack.extents import own_extents
 from pejax.models.stack.transformer import Cache, Stack, masked_tokens, sequence_tokens
 
 
@@ -62,7 +63,8 @@ class Decoder(nnx.Module):
             segment_ids: the document that each token belongs to, for documents packed one after the other; positions
                 restart in each; 0 = padding.
             tokens: positions of the tokens, in place of `segment_ids`; None = 0 ... T-1, restarting in each segment.
-            extent: the length, in tokens, that the encoding adapts to; None = T.
+            extent: the length, in tokens, or lengths `(B,)`, that the encoding adapts to. None = T; with padding or
+                several documents in a row, the length of the longest document of each row.
             type_ids: the type of each token, in a model with token types; None = type 0.
             attention_mask: 1 = a token, 0 = padding, as tokenizers return it. Positions are those of the architecture
                 (`config.padding`), as in the same call of transformers; `segment_ids` never count padding.
@@ -98,7 +100,8 @@ class Decoder(nnx.Module):
             tokens = sequence_tokens(ids, segment_ids)
         else:
             tokens = follow_arrays(tokens, ids.shape, causal=self.config.causal, spans=True)
-        extent = ids.shape[1] if extent is None else extent
+        if extent is None:
+            extent = own_extents(tokens, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
         x = self.embedding(ids, execution, type_ids=type_ids)
         return self.stack(x, tokens, extent, execution=execution)[0]
 

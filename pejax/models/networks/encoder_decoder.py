@@ -22,7 +22,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._arguments import checked
-from pejax._encoding import Extent, adapt
+from pejax._encoding import Extent
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
 from pejax.models.execution import Execution
@@ -30,6 +30,7 @@ from pejax.models.parts.attention import CrossContext, KeysValues
 from pejax.models.parts.text_ends import Embedding, TextHead
 from pejax.models.sharding import position_variables
 from pejax.models.stack.cross_positions import cross_encoding
+from pejax.models.stack.extents import own_extents
 from pejax.models.stack.transformer import Cache, Stack, sequence_tokens
 
 
@@ -98,7 +99,7 @@ class EncoderDecoder(nnx.Module):
                 uses the same numbers; 0 = padding, so an attention mask of 0 and 1 is one.
             target_segments: the example that each target token belongs to.
             source_extent: the length, or lengths `(B,)`, that encodings adapt to; None = the number of tokens of each
-                source, without padding.
+                source, without padding; of several packed into a row, that of the longest.
             target_extent: length or lengths of the target, as `source_extent`.
             execution: device mesh, sharding and rematerialization.
 
@@ -107,7 +108,7 @@ class EncoderDecoder(nnx.Module):
         """
         encoded = self.encode(source, source_segments, extent=source_extent, execution=execution)
         tokens = sequence_tokens(target, target_segments, "target")
-        extent = self._own_extent(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
+        extent = self._own_extents(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
         x = self.embedding(target, execution)
         cross = self.cross_context(encoded, tokens, extent)
         x, _ = self.decoder(x, tokens, extent, cross_context=cross, execution=execution)
@@ -124,18 +125,15 @@ class EncoderDecoder(nnx.Module):
     ) -> EncoderOutput:
         """Return the output of the encoder; arguments as for the source in `__call__`."""
         tokens = sequence_tokens(source, segment_ids, "source")
-        extent = self._own_extent(self.encoder, tokens, source.shape[1]) if extent is None else extent
+        extent = self._own_extents(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, execution)
         states, _ = self.encoder(x, tokens, extent, execution=execution)
         return EncoderOutput(states, tokens, extent)
 
-    def _own_extent(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
-        """Return the length that encodings adapt to: one per example, without padding, if segment ids are given."""
-        if tokens.segment_ids is None or not any(encoding.adapt for encoding in (*stack.encodings, self.cross)):
-            return length
-        for number, encoding in enumerate(stack.encodings):  # raises if an encoding does not support this length
-            jax.eval_shape(lambda params, own=encoding: adapt(own, params, length), stack.encoding_params(number))
-        return jnp.maximum(jnp.sum((tokens.segment_ids != 0).astype(jnp.int32), axis=1), 1)
+    def _own_extents(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
+        """Return the length that the encodings of a stack and of cross-attention adapt to, or that of each example."""
+        also = self.cross.adapt is not None
+        return own_extents(tokens, length, stack.encodings, stack.encoding_params, also)
 
     def cross_context(self, encoded: EncoderOutput, tokens: TokenPositions, extent: Extent) -> CrossContext:
         """Return the inputs of cross-attention, with positions as the policy numbers them.

@@ -134,9 +134,12 @@ class Stack(Layered):
             return hook(adapt_to(), x, positions)
         if isinstance(extent, tuple) or jnp.ndim(extent) == 0:
             return hook(adapt_to(extent), x, positions)
-        embed_token = lambda extent, x, position: hook(adapt_to(extent), x[None], position[None])[0]
-        extents = jnp.broadcast_to(jnp.asarray(extent).reshape(x.shape[0], -1), x.shape[:2])
-        return jax.vmap(jax.vmap(embed_token))(extents, x, jnp.broadcast_to(positions, x.shape[:2]))
+        embed_tokens = lambda extent, x, positions: hook(adapt_to(extent), x, positions)
+        positions = jnp.broadcast_to(positions, x.shape[:2])
+        if jnp.ndim(extent) == 1:
+            return jax.vmap(embed_tokens)(jnp.asarray(extent), x, positions)
+        embed_token = lambda extent, x, position: embed_tokens(extent, x[None], position[None])[0]
+        return jax.vmap(jax.vmap(embed_token))(jnp.asarray(extent), x, positions)
 
     def empty_cache(self, batch: int, slots: int | Rolling) -> Cache:
         """Return an empty cache.
