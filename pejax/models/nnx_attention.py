@@ -14,7 +14,7 @@ from pejax._arguments import checked
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
 from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params
-from pejax._positions import TokenPositions, as_token_positions, grid_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 
 
@@ -63,10 +63,11 @@ class PositionalAttention(nnx.Module):
         self._params()  # raises now, not at the first call, if init and init_layer share a parameter name
 
     @contextlib.contextmanager
+    @checked
     def at(
         self,
-        positions: TokenPositions | Array,
-        k_positions: TokenPositions | Array | None = None,
+        positions: Positions,
+        k_positions: Positions | None = None,
         *,
         extent: Extent | None = None,
         step: float | Float[Array, ""] | None = None,
