@@ -31,7 +31,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
 
-WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers"}
+WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers", "Real": "numbers"}
 """What an array holds, by the name of its annotation."""
 
 MADE = {
