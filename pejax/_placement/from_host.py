@@ -101,7 +101,7 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
 
     Raises:
         ValueError: labels without an axis.
-        TypeError: traced labels, or labels that are neither integers nor strings.
+        TypeError: traced labels, or labels or padding that are neither integers nor strings.
 
     Examples:
         >>> segment_ids_of([0, 0, 1, 1, 1]).tolist()
@@ -112,7 +112,10 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
     known = _labels(labels)
     if not known.ndim:
         raise ValueError(f"segment_ids_of: labels must be (T,) or (*B, T), got {shown(labels)}")
-    padding = padding.item() if isinstance(padding, np.generic) else padding
+    known_scalar = isinstance(padding, np.generic | np.ndarray | Array) and not np.ndim(padding)
+    padding = padding.item() if known_scalar and not isinstance(padding, Tracer) else padding
+    if padding is not None and not _is_label(padding):
+        raise TypeError(f"segment_ids_of: padding must be a label, an integer or a string, got {shown(padding)}")
     rows = known.reshape(math.prod(known.shape[:-1]), known.shape[-1])
     numbered = [_numbered(row, padding) for row in rows]
     return jnp.asarray(np.asarray(numbered, np.int32).reshape(known.shape))

@@ -67,7 +67,7 @@ def doors() -> Iterator[Any]:
                 yield pytest.param(function, parameter, id=f"{name}-{parameter.name}")
 
 
-READING = checked(lambda: None).__code__  # pyright: ignore[reportFunctionMemberAccess]
+READING = checked(lambda: None).__code__
 """What runs where a function reads its arguments by their annotations."""
 
 
@@ -118,10 +118,10 @@ def test_prompts_and_records_behind_the_doors_keep_their_digits():
     with pytest.raises(
         ValueError, match="segment_ids must fit int32, got 4294967301, which would become 5: number the"
     ):
-        as_prompts(np.ones((1, 2), int), WHOLE[None], 16)  # pyright: ignore[reportArgumentType]
+        as_prompts(np.ones((1, 2), int), WHOLE[None], 16)
     with pytest.raises(ValueError, match="prompts must be from 0 to 15, one of 16 ids, got 4294967301"):
         as_prompts(WHOLE[None], None, 16)
-    for one in (STAMPS, pejax.TokenPositions(STAMPS)):  # pyright: ignore[reportArgumentType]
+    for one in (STAMPS, pejax.TokenPositions(STAMPS)):
         with pytest.raises(ValueError, match="positions must not lose digits in float32"):
             as_token_positions(one)
 
