@@ -26,8 +26,8 @@ from pejax._params import RandomKey, naming_missing
 class TokenPositions(NamedTuple):
     """Positions, order and segments of tokens, where segment 0 is padding, in one pytree.
 
-    It is sharded, vmapped, tiled and cached as a whole. Numbers from NumPy that int32 and float32 do not hold are refused
-    where the record is read: `offset_positions` and `segment_ids_of` make others of them.
+    It is sharded, vmapped, tiled and cached as a whole. Where it is read, numbers from NumPy that int32 and float32 do
+    not hold are refused: `offset_positions` and `segment_ids_of` make others of them.
 
     Attributes:
         positions: `(*B, T)` in tokens, or on A > 1 axes `(*B, T, A)` in patches; integer or float, always finite; 0 for
