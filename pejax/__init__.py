@@ -39,6 +39,7 @@ from pejax._extensions.yarn import extend_yarn
 from pejax._make import make_encoding
 from pejax._ops.rotary import rope_apply
 from pejax._patches import Patches, patchify, unpatchify
+from pejax._placement.from_host import offset_positions, segment_ids_of
 from pejax._placement.sequence import positions_of
 from pejax._positions import (
     TokenPositions,
@@ -95,6 +96,7 @@ __all__ = [
     "merge_attention",
     "merge_params",
     "normalized_positions",
+    "offset_positions",
     "packed_positions",
     "pairing_permutation",
     "patchify",
@@ -106,6 +108,7 @@ __all__ = [
     "rope_mixed_frequencies",
     "scale_queries",
     "search_longrope",
+    "segment_ids_of",
     "segment_positions",
     "segments_of_positions",
     "sinusoidal_embedding",

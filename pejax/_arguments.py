@@ -4,6 +4,7 @@
     tuple                lists and arrays become tuples
     arrays               finite numbers, lists and NumPy arrays become JAX arrays, of the annotated type and axes
 
+What is annotated `Num` are positions, what is `Int` are ids and counts: both keep their digits, by the law of `_host`.
 Sizes with one name are equal in all arguments of a call. Traced arrays pass where the annotation says an array.
 """
 
@@ -24,11 +25,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray, Key, UInt32, jaxtyped
 
+from pejax._host import DigitsLost, check_digits, check_whole, signed, with_way_out
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Class = TypeVar("Class", bound=type)
 
-WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers"}
+WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers", "Real": "numbers"}
 """What an array holds, by the name of its annotation."""
 
 MADE = {
@@ -142,6 +145,8 @@ def _read(name: str, value: Any, hint: Any, others: Sequence[str] = (), way: str
     kind = kind_of(hint)
     try:
         value = kind.read(value)
+    except DigitsLost as lost:
+        raise ValueError(with_way_out(name, lost)) from None
     except REFUSALS as refusal:
         beside = f" beside {', '.join(others)}" if others and _fits_alone(kind, value) else ""
         out = f": {way}" if way else ""
@@ -196,6 +201,8 @@ def kind_of(hint: Any) -> Kind:
     if origin in (types.UnionType, typing.Union):
         # a list becomes a NumPy array where that is allowed, in float64
         numpy_first = sorted(inner, key=lambda one: getattr(one, "array_type", one) is not np.ndarray)
+        if any(getattr(one, "array_type", None) is jax.Array for one in inner):  # JAX computes with NumPy's, too
+            return _one_of([_array(one, _law(one)) if _is_array(one) else kind_of(one) for one in numpy_first])
         return _one_of([kind_of(one) for one in numpy_first])
     if origin is typing.Literal:
         return Kind(f"one of {', '.join(map(repr, inner))}", _choice(inner), lambda value: value in inner)
@@ -204,8 +211,8 @@ def kind_of(hint: Any) -> Kind:
     if origin in (collections.abc.Callable, collections.abc.Mapping, dict, collections.abc.Iterable):
         kind = collections.abc.Mapping if origin is dict else origin
         return _instance(kind, {collections.abc.Callable: "a function", Mapping: "a dict"}.get(kind, "iterable"))
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return _array(hint)
+    if _is_array(hint):
+        return _array(hint, _law(hint) if hint.array_type is jax.Array else _no_law)
     if hint in LEAVES:
         return LEAVES[hint]
     if isinstance(hint, type) and hint not in (object, Any, inspect.Parameter.empty):
@@ -231,6 +238,8 @@ def _one_of(kinds: list[Kind]) -> Kind:
         for one in [kind for kind in kinds if kind.takes(value)] or kinds:
             try:
                 return one.read(value)
+            except DigitsLost:
+                raise
             except REFUSALS as found:
                 refusal = refusal if isinstance(refusal, ValueError) else found  # one kind fits but for the shape
         raise refusal
@@ -269,12 +278,25 @@ def _tuple_of(origin: Any, inner: tuple[Any, ...]) -> Kind:
     return Kind(f"a tuple of {listed}" if many else f"a tuple {listed}", read, lambda value: isinstance(value, tuple))
 
 
-def _array(hint: Any) -> Kind:
-    """Return the kind of an array of one type and shape."""
+def _is_array(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, AbstractArray)
+
+
+def _no_law(values: np.ndarray) -> None:
+    del values
+
+
+def _law(hint: Any) -> Callable[[np.ndarray], None]:
+    """Return the check of the digits of an array that JAX computes with: positions, whole numbers, or other values."""
+    return {"Num": check_digits, "Int": check_whole}.get(hint.dtype.__name__, _no_law)
+
+
+def _array(hint: Any, law: Callable[[np.ndarray], None] = _no_law) -> Kind:
+    """Return the kind of an array of one type and shape, whose digits a law keeps."""
     held, dims = WORDS.get(hint.dtype.__name__, hint.dtype.__name__), hint.dim_str
     if hint.dtype in (Key, UInt32):
         return LEAVES[Key]
-    any_shape, convert = hint.dtype[hint.array_type, "..."], _converter(hint.array_type)
+    any_shape, convert = hint.dtype[hint.array_type, "..."], _converter(hint.array_type, law)
     shape = f" ({', '.join(dims.replace('#', '').split())})" if dims != "..." else ""
     rule = f"{'an array of ' if dims else 'a scalar array of '}{held}{shape if dims else ''}"
 
@@ -287,19 +309,25 @@ def _array(hint: Any) -> Kind:
     return Kind(rule, read, lambda value: isinstance(value, hint.array_type))
 
 
-def _converter(array_type: Any) -> Callable[[Any], Any]:
+def _converter(array_type: Any, law: Callable[[np.ndarray], None] = _no_law) -> Callable[[Any], Any]:
     """Return the function that makes an array of a NumPy array, of a list or of a number."""
     if array_type not in (jax.Array, np.ndarray):
         return lambda value: value
     module = np if array_type is np.ndarray else jnp
 
     def convert(value: Any) -> Any:
-        if isinstance(value, array_type):
+        if isinstance(value, jax.Array) and array_type is jax.Array:
             return value
         if not isinstance(value, np.ndarray | np.generic | list | tuple | int | float) or isinstance(value, bool):
             raise TypeError
         if _is_not_finite(value):
             raise ValueError
+        if law is not _no_law:
+            with contextlib.suppress(TypeError):  # a list of traced numbers, which cannot be seen
+                law(_on_host(value))
+            value = signed(value)
+        if isinstance(value, array_type):
+            return value
         array = module.asarray(value)
         if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
             raise TypeError
@@ -308,8 +336,17 @@ def _converter(array_type: Any) -> Callable[[Any], Any]:
     return convert
 
 
+def _on_host(value: Any) -> np.ndarray:
+    """Return what NumPy makes of a value; raise TypeError for a list of no one shape."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise TypeError from None
+
+
 def _any_array(array_type: Any) -> Kind:
-    return Kind("an array", _converter(array_type), lambda value: isinstance(value, array_type))
+    law = check_whole if array_type is jax.Array else _no_law
+    return Kind("an array", _converter(array_type, law), lambda value: isinstance(value, array_type))
 
 
 def _scalar(value: Any, kinds: str) -> Any:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int, Real
 
 from pejax._arguments import checked, shown
 from pejax._positions import TokenPositions, grid_positions
@@ -73,8 +73,8 @@ def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int |
 
 @checked
 def unpatchify(
-    pixels: Num[Array, "B T N"], extent: Int[Array | np.ndarray, "B 2"], patch: int
-) -> list[Num[Array, "height width channels"]]:
+    pixels: Real[Array, "B T N"], extent: Int[Array | np.ndarray, "B 2"], patch: int
+) -> list[Real[Array, "height width channels"]]:
     """Put patches together to images: the inverse of `patchify`.
 
     Args:

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,16 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent, Params, one_extent
+from pejax._host import to_jax
 from pejax._ops.checks import check_choice, check_ids, check_position_type
 from pejax._params import RandomKey, naming_missing
 
 
 class TokenPositions(NamedTuple):
-    """Positions, order and segments of tokens, in one pytree that is sharded, vmapped, tiled and cached as a whole.
+    """Positions, order and segments of tokens, where segment 0 is padding, in one pytree.
+
+    It is sharded, vmapped, tiled and cached as a whole. Where it is read, numbers from NumPy that int32 and float32 do
+    not hold are refused: `offset_positions` and `segment_ids_of` make others of them.
 
     Attributes:
         positions: `(*B, T)` in tokens, or on A > 1 axes `(*B, T, A)` in patches; integer or float, always finite; 0 for
@@ -34,6 +38,7 @@ class TokenPositions(NamedTuple):
             that do not are read as one sequence.
         has_position: `(*B, T)`; False = the token has no position (CLS, registers). None = every token has a position.
         segment_ids: `(*B, T)`; a token attends only to tokens with its own id; 0 = padding. None = one segment.
+            `segment_ids_of` numbers labels that count from 0, hashes and names.
 
     Examples:
         >>> tokens = TokenPositions(jnp.asarray([0, 0, 1, 2]), has_position=jnp.arange(4) > 0)  # CLS, then 3 tokens
@@ -47,13 +52,26 @@ class TokenPositions(NamedTuple):
     segment_ids: Int[Array, "*B T"] | None = None
 
 
-def as_token_positions(tokens: TokenPositions | Array) -> TokenPositions:
+Positions: TypeAlias = TokenPositions | Num[Array, "..."]
+"""Positions of tokens, or an array of them: of all tokens, in one segment."""
+
+
+def as_token_positions(tokens: Positions) -> TokenPositions:
     """Return `TokenPositions`, a plain array being the positions of all tokens, in one segment."""
-    tokens = tokens if isinstance(tokens, TokenPositions) else TokenPositions(jnp.asarray(tokens))
+    tokens = tokens if isinstance(tokens, TokenPositions) else TokenPositions(to_jax("positions", tokens))
+    if not all(field is None or isinstance(field, Array) for field in tokens):
+        fields: Any = (None if x is None else to_jax(name, x) for name, x in tokens._asdict().items())
+        tokens = TokenPositions(*fields)
     check_position_type(tokens.positions)
     if jnp.issubdtype(tokens.positions.dtype, jnp.integer) and tokens.positions.dtype.itemsize < 4:
         return tokens._replace(positions=tokens.positions.astype(jnp.int32))  # differences of 8 or 16 bits can overflow
     return tokens
+
+
+def in_one_type(*sides: Int[Array, "..."]) -> list[Int[Array, "..."]]:
+    """Return integers in one signed type, of 64 bits if some have them; different ones stay different, and 0 is 0."""
+    kind = jnp.int64 if any(ids.dtype.itemsize > 4 for ids in sides) else jnp.int32
+    return [ids.astype(kind) for ids in sides]
 
 
 @checked
@@ -62,7 +80,7 @@ def embed_tokens(
     width: int | None,
     params: Params,
     x: Float[Array, "*B T C"],
-    positions: TokenPositions | Array,
+    positions: Positions,
 ) -> Float[Array, "*B T C"]:
     """Embed x `(*B, T, C)` at the positions of its tokens; tokens without a position are unchanged."""
     if width is not None and x.shape[-1] != width:
@@ -141,6 +159,7 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
     Raises:
         TypeError: ids that are not integers.
+        ValueError: ids that int32 does not hold (`segment_ids_of`).
     """
     check_ids("segment_ids", segment_ids)
     split = jax.typeof(segment_ids).sharding
@@ -159,11 +178,17 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
 @checked
 def packed_positions(segment_ids: Int[Array, "*B T"]) -> TokenPositions:
-    """Return the `TokenPositions` of packed sequences: positions restart in each, and none attends to another.
+    """Return the `TokenPositions` of packed sequences and padding, id 0: positions restart in each sequence.
+
+    No sequence attends to another, and none to padding, whose positions are 0.
 
     Args:
-        segment_ids: the sequence that each token belongs to; 0 = padding, which no token attends to and whose position
-            is 0.
+        segment_ids: the sequence that each token belongs to, from 1; 0 = padding. `segment_ids_of` numbers labels that
+            count from 0, 64-bit hashes and names.
+
+    Raises:
+        TypeError: ids that are not integers.
+        ValueError: ids that int32 does not hold.
 
     Examples:
         >>> packed_positions(jnp.asarray([1, 1, 1, 2, 2, 0])).positions.tolist()

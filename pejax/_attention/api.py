@@ -30,7 +30,7 @@ from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
 from pejax._ops.backend import platform
-from pejax._positions import TokenPositions
+from pejax._positions import Positions
 
 MASKS = (
     "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions); "
@@ -45,8 +45,8 @@ def dot_product_attention(
     k: Float[Array, "*B S K D"],
     v: Float[Array, "*B S K D"],
     *,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,
@@ -145,8 +145,8 @@ def prepared(
     k: Array,
     v: Array,
     *,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     hooks: Hooks = Hooks(),
     key_bias: Array | None = None,
     dropout: tuple[Array, float] | None = None,
@@ -168,8 +168,8 @@ def attention_weights(
     q: Float[Array, "*B T H D"],
     k: Float[Array, "*B S K D"],
     *,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     hooks: Hooks = Hooks(),
     causal: bool = False,
     window: int | None = None,

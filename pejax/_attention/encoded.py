@@ -33,7 +33,7 @@ from pejax._encoding import (
     rotate_queries,
     scale_of,
 )
-from pejax._positions import TokenPositions, as_token_positions, check_within, rotary_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions, check_within, rotary_positions
 
 
 @checked
@@ -44,8 +44,8 @@ def attend(
     v: Float[Array, "*B S K D"],
     *,
     params: Params | None = None,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     extent: Extent | None = None,
     axes: int | None = None,
     keys_are_rotated: bool = False,

@@ -22,7 +22,7 @@ from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.encoded import check_extent, is_one_extent, position_axes, rotate_and_attend
 from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, named, scale_of
-from pejax._positions import TokenPositions, as_token_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions
 
 ADDITIVE_MASK = "an additive mask goes into bias"
 """What to do with a mask of logits."""
@@ -33,8 +33,8 @@ def attention_fn(
     encoding: Encoding,
     params: Params | None = None,
     *,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     extent: Extent | None = None,
     embedded: bool = False,
     causal: bool | None = None,

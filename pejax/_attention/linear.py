@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, UInt
 
 from pejax import _encoding as encodings
 from pejax._arguments import checked
@@ -27,7 +27,7 @@ from pejax._attention.encoded import check_extent
 from pejax._encoding import Encoding, Extent, Params
 from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
-from pejax._positions import TokenPositions, as_token_positions, rotary_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions, in_one_type, rotary_positions
 
 CHUNK = 64
 """Tokens per chunk; D tokens if the head dimension D is larger."""
@@ -47,7 +47,7 @@ class SortedTokens(NamedTuple):
     rotated: Float[Array, "*N C D"]
     values: Float[Array, "*N C D"]
     weights: Float[Array, "*N C"]
-    segments: UInt32[Array, "*N C"]
+    segments: UInt[Array, "*N C"]
 
 
 @functools.partial(checked, mask="padding is TokenPositions.segment_ids (packed_positions)")
@@ -58,8 +58,8 @@ def linear_attention(
     v: Float[Array, "*B S K D"],
     *,
     params: Params | None = None,
-    positions: TokenPositions | Array | None = None,
-    k_positions: TokenPositions | Array | None = None,
+    positions: Positions | None = None,
+    k_positions: Positions | None = None,
     extent: Extent | None = None,
     embedded: bool = False,
     causal: bool | None = None,
@@ -151,7 +151,7 @@ def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Places, P
         ids = [
             one + 1 if side.segment_ids is None else side.segment_ids for side, one in zip(sides, zeros, strict=True)
         ]
-        unsigned = [one.astype(jnp.int32).astype(jnp.uint32) for one in ids]  # padding, 0, is the smallest
+        unsigned = [one.astype(f"u{one.dtype}") for one in in_one_type(*ids)]  # padding, 0, is the smallest
         return [(one, order.astype(kind)) for one, order in zip(unsigned, orders, strict=True)]
 
     repeat: Any = lambda x, axis: x if x is None or axis == 0 else jnp.broadcast_to(x, (len(operands.q), *x.shape))
@@ -188,7 +188,7 @@ def _scan(q: Features, k: Features, v: Float[Array, "S D"], q_place: Places, k_p
     size = min(max(CHUNK, dim), len(sort))
     pad = lambda x: jnp.pad(x, [(0, -len(sort) % size), *[(0, 0)] * (x.ndim - 1)])
     chunks = jax.tree.map(lambda x: pad(x[sort]).reshape(-1, size, *x.shape[1:]), tokens)
-    empty = jnp.zeros((dim, dim), v.dtype), jnp.zeros(dim, v.dtype), jnp.uint32(0)
+    empty = jnp.zeros((dim, dim), v.dtype), jnp.zeros(dim, v.dtype), jnp.zeros((), segments.dtype)
     output = lax.scan(jax.checkpoint(_step), empty, chunks)[1].reshape(-1, dim)
     return output[jnp.argsort(sort)[: groups * length]].reshape(groups, length, dim)
 

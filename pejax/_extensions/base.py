@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
 from pejax._arguments import shown
+from pejax._ops.checks import check_frequencies
 
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
 Factor: TypeAlias = float | int | tuple[float, ...] | Num[Array, ""] | Num[Array, " A"]
@@ -147,7 +148,8 @@ def of_axis(value: Any, axis: int) -> Any:
 
 
 def check_some(frequencies: Frequencies) -> None:
-    """Refuse frequencies that are none."""
+    """Refuse frequencies that are none, or in 16 bits."""
+    check_frequencies(frequencies)
     if 0 in frequencies.shape:
         raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
 

@@ -64,7 +64,7 @@ def llama4_temperature(
         raise ValueError(f"floor_length must be at least 1, got {floor_length}")
     if not 0 <= scale < math.inf:
         raise ValueError(f"scale must be a finite number from 0, got {scale}")
-    return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / floor_length)) + 1.0
+    return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / float(floor_length))) + 1.0
 
 
 @checked

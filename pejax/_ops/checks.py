@@ -26,6 +26,14 @@ def check_position_type(positions: Shaped[Array | np.ndarray, "..."], name: str 
         raise TypeError(f"{name} must be integers or float32, got {kind}, which is exact only up to {largest:,}")
 
 
+def check_frequencies(frequencies: Shaped[Array | np.ndarray, "..."]) -> None:
+    """Raise TypeError for frequencies in 16 bits: their rounding, times the position, is an error of the angle."""
+    if jnp.issubdtype(frequencies.dtype, jnp.floating) and jnp.finfo(frequencies.dtype).bits < 32:
+        kind = jnp.finfo(frequencies.dtype)
+        turned = f"off by up to {1000 * 2.0 ** -(kind.nmant + 2):.1f} rad at position 1,000"
+        raise TypeError(f"frequencies must be float32, got {kind.dtype}, {turned}: keep them in float32 in any model")
+
+
 def check_ids(name: str, ids: Shaped[Array | np.ndarray, "..."]) -> None:
     """Raise TypeError for ids that are not integers; `name` is the argument in the message."""
     if not jnp.issubdtype(ids.dtype, jnp.integer):

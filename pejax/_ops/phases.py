@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int32, Num, UInt32
 
 from pejax._ops.bitcast import bitcast
-from pejax._ops.checks import check_position_type
+from pejax._ops.checks import check_frequencies, check_position_type
 
 _INVERSE_2PI = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF1586DC91B8E909374B801924BBA82746487
 _LEAD = 320  # zero bits before the expansion: exponents down to -149 (frequency) - 152 (position) start inside them
@@ -84,13 +84,14 @@ def position_axes(frequencies: Float[Array | np.ndarray, "*KA F"]) -> int:
 
     Raises:
         ValueError: frequencies of another rank.
-        TypeError: a tuple.
+        TypeError: a tuple, or frequencies in 16 bits.
     """
     if isinstance(frequencies, tuple):
         rule = "an array; extensions return (frequencies, attention_factor), to be passed as two arguments"
         raise TypeError(f"frequencies must be {rule}, got a tuple of {len(frequencies)}")
     if not 1 <= frequencies.ndim <= 3:
         raise ValueError(f"frequencies must be (F,), (A, F) or (K, A, F), got shape {frequencies.shape}")
+    check_frequencies(frequencies)
     return 1 if frequencies.ndim == 1 else frequencies.shape[-2]
 
 

@@ -179,8 +179,9 @@ def rope_apply(
             arrays or lists.
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
             token or patch. F ≤ D/2; channels from 2F on are unchanged. None = RoFormer's `10000^(-2i/D)`, on one axis.
-            Frequencies are rounded to float32, and the angles are exact for the rounded numbers: compared with float64
-            frequencies an angle has a relative error of up to 2^-25, which is 2e-3 rad at position 100,000.
+            Those in float64 are rounded to float32, and the angles are exact for the rounded numbers: compared with
+            float64 frequencies an angle has a relative error of up to 2^-25, which is 2e-3 rad at position 100,000.
+            Those in 16 bits are refused.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
         attention_factor: factor of cos and sin: one number, `(F,)`, or `(K, F)` with frequencies per key head.
 
@@ -190,7 +191,8 @@ def rope_apply(
     Raises:
         ValueError: an odd D, no frequencies or over D/2, K that does not divide H, an unknown pairing, or positions
             or an attention factor of another shape.
-        TypeError: x that is not of a float type, or positions that are neither integers nor floats of at least 32 bits.
+        TypeError: x that is not of a float type, positions that are neither integers nor floats of at least 32 bits, or
+            frequencies in 16 bits.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 34.

@@ -16,7 +16,7 @@ from pejax._attention.by_example import rotates_alone
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
 from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params, named
-from pejax._positions import TokenPositions, as_token_positions, grid_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 from pejax.models.stack.extents import own_extents
 
@@ -66,10 +66,11 @@ class PositionalAttention(nnx.Module):
         self._params()  # raises now, not at the first call, if init and init_layer share a parameter name
 
     @contextlib.contextmanager
+    @checked
     def at(
         self,
-        positions: TokenPositions | Array,
-        k_positions: TokenPositions | Array | None = None,
+        positions: Positions,
+        k_positions: Positions | None = None,
         *,
         extent: Extent | None = None,
         step: float | Float[Array, ""] | None = None,

@@ -56,8 +56,8 @@ MAY_IMPORT = {
     },
     "visualize": {"_text", "_visualize"},
 }
-BELOW_ALL = {"_arguments"}
-"""Parts that every other may import; they import none."""
+BELOW_ALL = {"_arguments", "_host"}
+"""Parts that every other may import; they import none but these."""
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {
     "core": {"core"},

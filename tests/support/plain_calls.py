@@ -143,6 +143,10 @@ def _functions() -> dict[str, Call]:
         "segment_positions": (pejax.segment_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
         "segments_of_positions": (pejax.segments_of_positions, {"positions": jnp.asarray([0, 1, 0, 1])}),
         "packed_positions": (pejax.packed_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
+        "segment_ids_of": (pejax.segment_ids_of, {"labels": np.asarray([[3, 0, 3]]), "padding": 0}),
+        "offset_positions": (
+            pejax.offset_positions, {"values": np.asarray([2.0, 4.0]), "origin": 1.0, "unit": 2.0}
+        ),
         "patchify": (pejax.patchify, {"images": [floats(4, 6, 1), floats(2, 2, 1)], "patch": 2, "budget": 8}),
         "unpatchify": (
             pejax.unpatchify, {"pixels": floats(2, 8, 4), "extent": np.asarray([[2, 3], [1, 1]]), "patch": 2},

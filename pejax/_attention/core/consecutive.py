@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Int
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._ops.relative import LONGEST
-from pejax._positions import TokenPositions
+from pejax._positions import TokenPositions, in_one_type
 
 
 def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:
@@ -39,8 +39,7 @@ def constant_shift(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
     given_ids = [tokens.segment_ids for tokens in (q_tokens, k_tokens) if tokens.segment_ids is not None]
     if len(given_ids) == 2:  # packed: a segment may have a shift of its own, if its queries and keys share it
         segments = [
-            zero_elsewhere(ids.astype(jnp.int32), mask)
-            for ids, (_, mask) in zip(given_ids, shifts_and_masks, strict=True)
+            zero_elsewhere(ids, mask) for ids, (_, mask) in zip(in_one_type(*given_ids), shifts_and_masks, strict=True)
         ]
         # Sorted, the tokens of a segment are neighbors: its shifts are equal if each equals the one before.
         segment, shift = lax.sort((jnp.concatenate(segments), jnp.concatenate(relative_shifts)), num_keys=2)
@@ -52,14 +51,14 @@ def constant_shift(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
 def common_shift(layout: Layout, operands: Operands) -> tuple[Int[Array, ""], Bool[Array, ""]]:
     """Return the `constant_shift` that all examples share, and whether it exists."""
     axes = layout.q_axes, layout.k_axes
-    sides = (
-        tokens._replace(positions=tokens.positions.astype(jnp.int32))
-        for tokens in (operands.q_tokens, operands.k_tokens)
-    )
+    both = operands.q_tokens, operands.k_tokens
+    positions = in_one_type(*(tokens.positions for tokens in both))
+    sides = [tokens._replace(positions=one) for tokens, one in zip(both, positions, strict=True)]
     if all(field is None for side in axes for field in side):
-        return constant_shift(*sides)
+        shift, exists = constant_shift(*sides)
+        return shift.astype(jnp.int32), exists
     shifts, exist = jax.vmap(constant_shift, axes)(*sides)
-    return shifts[0], jnp.all(exist) & jnp.all(shifts == shifts[0])
+    return shifts[0].astype(jnp.int32), jnp.all(exist) & jnp.all(shifts == shifts[0])
 
 
 def _are_near(sides: tuple[TokenPositions, TokenPositions], masks: list[Any]) -> Bool[Array, ""]:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from pejax._attention.core.options import Options
-from pejax._positions import TokenPositions
+from pejax._positions import TokenPositions, in_one_type
 
 Sides: TypeAlias = tuple[Array, Array] | None
 """One field of the queries' and the keys' `TokenPositions`, in shapes that broadcast; None = no mask reads it."""
@@ -155,7 +155,8 @@ def _fields(
         dtype = np.result_type(np.int32, q.dtype, k.dtype)
         orders = q[:, None].astype(dtype), k[None].astype(dtype)
     if q_tokens.segment_ids is not None or k_tokens.segment_ids is not None:
-        segments = lift(_segments)(q_tokens)[:, None], lift(_segments)(k_tokens)[None]
+        q, k = in_one_type(*(lift(_segments)(tokens) for tokens in (q_tokens, k_tokens)))
+        segments = q[:, None], k[None]
     return orders, segments
 
 
@@ -175,9 +176,8 @@ def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
 
 
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
-    """Return the segment ids in 32 bits, all 1 if there are none; different ids stay different if they fit."""
-    ids = tokens.segment_ids
-    return jnp.ones(len(tokens.positions), jnp.int32) if ids is None else ids.astype(jnp.int32)
+    """Return the segment ids, all 1 if there are none."""
+    return jnp.ones(len(tokens.positions), jnp.int32) if tokens.segment_ids is None else tokens.segment_ids
 
 
 def _distance_masks(

@@ -11,15 +11,15 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
-from pejax._positions import TokenPositions, as_token_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions
 
 LARGEST = 2.0**30
 """Bound of the numbers that count tokens: int32 holds them, and their sum in float32 is close enough to tell."""
 
 
 def follow_arrays(
-    positions: TokenPositions | Array | None, shape: tuple[int, ...], *, causal: bool, spans: bool
-) -> TokenPositions | Array | None:
+    positions: Positions | None, shape: tuple[int, ...], *, causal: bool, spans: bool
+) -> Positions | None:
     """Return the positions of tokens that attend to each other, with an order that never shows a token what follows it.
 
     Known positions that rise are returned as they are: their order is that of the arrays. Traced ones get an order.

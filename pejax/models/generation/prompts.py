@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from pejax._ops.checks import check_token_ids
+from pejax._host import to_jax
+from pejax._ops.checks import check_ids, check_token_ids
 
 Prompts: TypeAlias = Array | np.ndarray | Sequence[Any]
 """Token ids `(B, T)`, or B sequences of ids, which may differ in length."""
@@ -40,7 +41,8 @@ def as_prompts(
         rule = f"{name} must be (B, T), both at least 1, or a list of B lists of token ids"
         raise ValueError(f"{rule}, got an array of shape {prompts.shape}")
     if segment_ids is not None:
-        segment_ids = jnp.asarray(segment_ids)
+        segment_ids = to_jax("segment_ids", segment_ids)
+        check_ids("segment_ids", segment_ids)
         if segment_ids.shape != prompts.shape:
             raise ValueError(f"segment_ids must have the shape of {name}, {prompts.shape}, got {segment_ids.shape}")
         segment_ids = segment_ids.astype(jnp.int32)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, adapt, named
 from pejax._ops.checks import known_range
-from pejax._positions import TokenPositions, segment_positions
+from pejax._positions import TokenPositions, as_token_positions, segment_positions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
@@ -82,6 +82,7 @@ class Stack(Layered):
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
         """
+        tokens = as_token_positions(tokens)  # from NumPy, too
         x = normed(self.embed_norm, self._embed(execution.shard_states(x), tokens.positions, extent))
         context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
         shared = self.shared_params()

@@ -1,0 +1,155 @@
+"""Positions from times and large numbers, and segment ids from labels, against Python's integers and float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pejax
+from pejax import offset_positions, segment_ids_of
+
+SECONDS = np.asarray([1764200000.0, 1764200001.0, 1764200060.5, 1764203600.0])
+SINCE = [0.0, 1.0, 60.5, 3600.0]
+FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "float64": (SECONDS, {}),
+    "list": (SECONDS.tolist(), {}),
+    "int64 ms": ((SECONDS * 1e3).astype(np.int64), {"unit": 1000}),
+    "uint64 ns": ((SECONDS * 1e9).astype(np.uint64), {"unit": 1e9}),
+    "list of ints beyond 64 bits": ([2**70 + 2 * int(one * 2) for one in SECONDS], {"unit": 4.0}),
+    "datetime64[ms]": ((SECONDS * 1e3).astype(np.int64).astype("datetime64[ms]"), {}),
+    "datetime64[ns]": ((SECONDS * 1e9).astype(np.int64).astype("datetime64[ns]"), {"unit": np.timedelta64(1, "s")}),
+    "timedelta64": ((SECONDS * 1e6).astype(np.int64).astype("timedelta64[us]"), {"unit": "s"}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_offsets_are_those_of_the_times(form):
+    values, options = FORMS[form]
+    positions, origin = offset_positions(values, **options)
+    assert positions.dtype == jnp.float32
+    np.testing.assert_array_equal(positions, SINCE)
+    later, same = offset_positions(values[2:], origin=origin, **options)
+    np.testing.assert_array_equal(later, SINCE[2:])
+    assert same == origin
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([-(2**63), 2**63 - 1], {}, [0.0, 2.0**64]),
+        ([2**63 + 1, -1], {}, [2.0**63, 0.0]),
+        (np.asarray([2**63, 2**63 + 5], np.uint64), {}, [0.0, 5.0]),
+        (np.asarray([5, 7], np.int8), {"origin": 6.0}, [-1.0, 1.0]),
+        (np.asarray(["1700-01-01", "2250-01-01"], "datetime64[ns]"), {"unit": "D"}, [0.0, 200883.0]),
+        (np.asarray(["2026-01", "2026-03"], "datetime64[M]"), {"unit": "D"}, [0.0, 59.0]),
+        (np.asarray(["2026-01-02"], "datetime64[D]"), {"origin": np.datetime64("2026", "Y"), "unit": "h"}, [24.0]),
+    ],
+)
+def test_differences_do_not_wrap(values, options, expected):
+    np.testing.assert_array_equal(offset_positions(values, **options)[0], expected)
+
+
+def test_rows_that_lie_far_apart_have_origins_of_their_own():
+    values = np.asarray([0.0, 1.5, 4.0, 9.0, 9.5]) + np.asarray([[0.0], [1764200000.0]])
+    with pytest.raises(ValueError, match=r"got 1764200000.0, which .*origin that is near, such as values.min"):
+        offset_positions(values)
+    positions, origin = offset_positions(values, origin=values.min(axis=-1, keepdims=True))
+    np.testing.assert_array_equal(positions, [values[0]] * 2)
+    np.testing.assert_array_equal(origin, [[0.0], [1764200000.0]])
+
+
+@pytest.mark.slow
+def test_attention_of_offsets_is_that_of_the_times():
+    q, rope = jnp.linspace(-1, 1, 4 * 8).reshape(1, 4, 1, 8), pejax.encodings.rope(pejax.Dims(1, 8))
+    with pytest.raises(ValueError, match="offset_positions"):
+        pejax.attend(rope, q, q, q, positions=SECONDS)
+    seen = pejax.attend(rope, q, q, q, positions=offset_positions(SECONDS)[0])
+    with jax.enable_x64(True):
+        exact = pejax.attend(rope, q, q, q, positions=SECONDS)
+    np.testing.assert_allclose(seen, exact, atol=3e-7)
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "nothing": ([], {}, r"values must have at least one, got shape \(0,\)"),
+    "nan": ([0.0, np.nan], {}, "values must be finite, got nan"),
+    "NaT": (np.asarray(["NaT"], "datetime64[s]"), {}, "values must be known times, got NaT"),
+    "text": ("2026", {}, "values must be known, an array or a list: .*, got '2026'"),
+    "texts": (["2026"], {}, "values must be integers, floats of 32 bits or times, got <U4"),
+    "16 bits": (np.ones(2, np.float16), {}, "values must be integers, floats of 32 bits or times, got float16"),
+    "a far origin": (SECONDS, {"origin": 0}, "positions must not lose digits in float32, got 1764200000.0"),
+    "half an origin": ([1, 2], {"origin": 0.5}, "origin must be whole, as the values are, got 0.5"),
+    "an origin of another kind": (np.asarray([1], "M8[s]"), {"origin": 1}, "origin must be a time as .*, got 1"),
+    "an origin too fine": (
+        np.asarray(["2026-01-01"], "M8[D]"), {"origin": np.datetime64(1, "as")}, "origin must have a unit"
+    ),
+    "other shapes": ([1, 2, 3], {"origin": np.arange(2)}, r"origin must broadcast to values \(3,\), got shape \(2,\)"),
+    "months": (np.asarray([1], "m8[M]"), {}, r"values must be in weeks or a shorter unit, got timedelta64\[M\]"),
+    "a unit of months": (np.asarray([1], "M8[s]"), {"unit": "M"}, "unit must be one of W, D, h, .*, got 'M'"),
+    "a number of times": (np.asarray([1], "M8[s]"), {"unit": 3}, "unit of times must be a timedelta64 or .*, got 3"),
+    "no time": (np.asarray([1], "M8[s]"), {"unit": np.timedelta64(0, "s")}, "unit must be above 0, got 0 seconds"),
+    "a time of numbers": ([1], {"unit": "s"}, "unit of numbers must be a number above 0, got 's'"),
+    "no unit": ([1], {"unit": 0}, "unit must be a finite number above 0, got 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_offsets_are_refused_in_one_line(name):
+    values, options, words = REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=f"^offset_positions: {words}") as refusal:
+        offset_positions(values, **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_traced_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"values must be known, .* call it outside jax.jit, got float32 \(2,\)"):
+        jax.jit(lambda values: offset_positions(values)[0])(jnp.ones(2))
+    with pytest.raises(TypeError, match=r"labels must be known, .* call it outside jax.jit, got int32 \(2,\)"):
+        jax.jit(segment_ids_of)(jnp.arange(2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "padding", "expected"),
+    [
+        ([0, 0, 1, 1, 1], None, [1, 1, 2, 2, 2]),
+        (np.asarray([[5, 5, 2**32 + 5], [2**32, 0, 2**32]]), None, [[1, 1, 2], [1, 2, 1]]),
+        (np.asarray([2**64 - 1, 2**53, 2**53 + 1, 2**64 - 1], np.uint64), 2**64 - 1, [0, 1, 2, 0]),
+        (np.asarray([-1, 3, 3, -1]), np.int64(-1), [0, 1, 1, 0]),
+        ([["b", "b", "a", ""], ["a", "c", "a", ""]], "", [[1, 1, 2, 0], [1, 2, 1, 0]]),
+        (np.asarray(["x", "y", "x"]), None, [1, 2, 1]),
+        ([1, "1", 2**80, 2**80], None, [1, 2, 3, 3]),
+        (jnp.asarray([7, 0, 7]), 0, [1, 0, 1]),
+        ([], None, []),
+        ([[[4], [4]], [[5], [6]]], 6, [[[1], [1]], [[1], [0]]]),
+    ],
+)
+def test_labels_are_numbered_from_1_in_each_row(labels, padding, expected):
+    ids = segment_ids_of(labels, padding=padding)
+    assert ids.dtype == jnp.int32
+    assert ids.tolist() == expected
+
+
+@pytest.mark.slow
+def test_chains_that_count_from_0_are_apart_and_none_is_padding():
+    q, rope = jnp.linspace(-1, 1, 6 * 8).reshape(1, 6, 1, 8), pejax.encodings.rope(pejax.Dims(1, 8))
+    tokens = pejax.packed_positions(segment_ids_of([[0, 0, 0, 1, 1, 1]]))
+    packed = pejax.attend(rope, q, q, q, positions=tokens)
+    alone = [pejax.attend(rope, one, one, one) for one in (q[:, :3], q[:, 3:])]
+    np.testing.assert_allclose(packed, jnp.concatenate(alone, axis=1), atol=3e-7)
+
+
+@pytest.mark.parametrize(
+    ("labels", "padding", "words"),
+    [
+        ([0.5, 1.0], None, r"labels must be integers or strings, got \[0.5, 1.0\]"),
+        ([True, False], None, "labels must be integers or strings"),
+        ([[1], [1, 2]], None, "labels must be integers or strings"),
+        (np.asarray(5), None, r"labels must be \(T,\) or \(\*B, T\), got array\(5\)"),
+        ([1, 2], 1.0, "padding must be a label, an integer or a string, got 1.0"),
+    ],
+)
+def test_labels_are_refused_in_one_line(labels, padding, words):
+    with pytest.raises((TypeError, ValueError), match=f"^segment_ids_of: {words}") as refusal:
+        segment_ids_of(labels, padding=padding)
+    assert "\n" not in str(refusal.value)
