@@ -306,3 +306,24 @@ def test_what_cannot_be_read_says_how_to_prepare_it(data_dir: Path) -> None:
     assert "tfds build cifar10 --file_format=array_record" in str(raised.value)
     with pytest.raises(ValueError, match="an image and a class label, got no_label with image"):
         data.load("tfds:no_label")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("dataset_info.json", "{", "", r"must have the dataset_info.json .* cannot be read \(ParseError\)$"),
+        ("features.json", '"featuresDict"', '"another"', r"must have the dataset_info.json .* read \(ParseError\)$"),
+        ("dataset_info.json", '"{DATASET}', '"../{DATASET}', r"must be in files of its folder, got .*/\.\./tiny"),
+        ("dataset_info.json", '"12"', '"13"', r"a record must be readable, got tiny_squares/1.0.0 train 12: index"),
+        ("dataset_info.json", '"12"', '"6", "6"', r"a record must be readable, got .* No such file"),
+    ],
+)
+def test_a_prepared_set_with_a_wrong_description(
+    data_dir: Path, tmp_path: Path, file: str, old: str, new: str, message: str
+) -> None:
+    folder = tmp_path / "tiny_squares" / "1.0.0"
+    shutil.copytree(data_dir / "tiny_squares" / "1.0.0", folder)
+    (folder / file).write_text((folder / file).read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=message) as refusal:
+        data.load(f"tfds:{folder}", size=12)
+    assert "\n" not in str(refusal.value)
