@@ -70,6 +70,8 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
     Raises:
         ValueError: it is not prepared, does not consist of labeled images, or lacks a split.
     """
+    if test == "train":
+        raise ValueError("test must be another split than the one trained on, got 'train'")
     builder = open_prepared(name)
     held_out = test or next((split for split in TEST_SPLITS if split in builder.info.splits), "test")
     for split in ("train", held_out):
