@@ -18,6 +18,9 @@ from pejax._arguments import checked, checked_fields
 
 Target = Literal["frequencies", "encoding", "queries", "factory"]
 
+SCALINGS = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "by_step", "pi")
+"""Extensions that scale positions or frequencies so that a longer input fits; two of them would do it twice."""
+
 
 class Term(NamedTuple):
     """One extension and its options.
@@ -43,6 +46,28 @@ class Term(NamedTuple):
         return _call(self.name, written)
 
 
+def check_scalings(terms: Sequence[Term]) -> None:
+    """Refuse two terms that scale one axis: `yarn(factor=2)+pi(factor=2)` would read an input as four times as long.
+
+    Raises:
+        ValueError: naming the two.
+    """
+    for pair in itertools.combinations(terms, 2):
+        factors = [dict(term.options).get("factor") for term in pair]
+        axes = max(len(factor) if isinstance(factor, tuple) else 1 for factor in factors)
+        one, other = (_scaled_axes(term, axes) for term in pair)
+        if one & other:
+            way = "give one of them the whole factor, or each of them axes of its own, factor=(2, 1) and factor=(1, 2)"
+            raise ValueError(f"an extension must scale an axis once, got {pair[0]} and {pair[1]}, which both do: {way}")
+
+
+def _scaled_axes(term: Term, axes: int) -> set[int]:
+    """Return the axes that a term scales, as far as its factor says: all, or those with a factor other than 1."""
+    factor = dict(term.options).get("factor")
+    factors = factor if isinstance(factor, tuple) else (factor,) * axes
+    return {axis for axis, one in enumerate(factors) if one != 1} if term.name in SCALINGS else set()
+
+
 @checked_fields
 @dataclass(frozen=True, repr=False)
 class Extension:
@@ -53,6 +78,9 @@ class Extension:
     Attributes:
         terms: one record per extension, applied from left to right.
 
+    Raises:
+        ValueError: `+` of two that scale the same axis, such as `yarn(factor=2) + pi()`.
+
     Examples:
         >>> from pejax.extensions import log_n, yarn
         >>> yarn(factor=8) + log_n()
@@ -62,7 +90,10 @@ class Extension:
     terms: tuple[Term, ...]
 
     def __add__(self, other: "Extension") -> "Extension":
-        return Extension(self.terms + other.terms) if isinstance(other, Extension) else NotImplemented
+        if not isinstance(other, Extension):
+            return NotImplemented
+        check_scalings(self.terms + other.terms)
+        return Extension(self.terms + other.terms)
 
     def __repr__(self) -> str:
         return "+".join(map(str, self.terms))
@@ -203,4 +234,5 @@ def _call(name: str, options: Iterable[tuple[str, Any]]) -> str:
 
 
 def _joined(own: Extension | None, other: Extension | None) -> Extension | None:
-    return own + other if own is not None and other is not None else own or other
+    """Return the extension of a model, which it may have been trained with, and a further one: both may scale."""
+    return Extension(own.terms + other.terms) if own is not None and other is not None else own or other

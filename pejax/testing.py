@@ -14,7 +14,7 @@ dense attention layer would: adapted parameters, `embed`, random projections to 
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import chex
 import jax
@@ -139,6 +139,7 @@ def assert_tile_consistent(
     """Check that `bias` and `relative_values` give the same result tile by tile as for all tokens at once.
 
     A tile of `bias` must equal that slice of the bias of all pairs, and `relative_values` must sum over tiles of keys.
+    Tiles of several queries and keys are compared, and those of every single pair.
     Attention relies on both, as it calls the hooks for one block of queries and keys at a time. If the encoding has
     both `bias` and `distance_bias`, the two are also checked to be equal.
 
@@ -168,25 +169,36 @@ def _tiles_and_slices(encoding: Encoding, params: Params, dims: Dims, probe: Pro
 def _tiles_of_head(
     encoding: Encoding, params_h: Params, q: Array, k: Array, positions: Array
 ) -> list[tuple[Array, Array]]:
-    """Return the pairs of one head, for some of the queries and two tiles of keys."""
+    """Return the pairs of one head: for some of the queries two tiles of keys, and every pair of tokens as a tile.
+
+    A hook that reads a number off its whole tile, such as the largest position, may find the same one in a large tile.
+    """
     tokens = len(positions)
     rows, key_tiles = slice(1, tokens // 2), (slice(0, tokens // 3), slice(tokens // 3, tokens))
-    pairs, bias = [], pair_bias(encoding)
+    pairs, bias, values = [], pair_bias(encoding), encoding.relative_values
     if bias is not None:
         full = bias(params_h, q, k, positions, positions)
         tiles = [bias(params_h, q[rows], k[keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((jnp.concatenate(tiles, axis=1), full[rows]))
+        one = lambda q, k, p, s: bias(params_h, q[None], k[None], p[None], s[None])[0, 0]
+        pairs.append((_each_pair(one, (0, None, 0, None), (None, 0, None, 0))(q, k, positions, positions), full))
         if encoding.distance_bias is not None:
             pairs.append((encoding.distance_bias(params_h, positions - positions[0]), full[0]))
-    if encoding.relative_values is not None:
+    if values is not None:
         weights = jax.nn.softmax(q @ k.T)
-        full = encoding.relative_values(params_h, weights, positions, positions)
-        tiles = [
-            encoding.relative_values(params_h, weights[rows, keys], positions[rows], positions[keys])
-            for keys in key_tiles
-        ]
+        full = values(params_h, weights, positions, positions)
+        tiles = [values(params_h, weights[rows, keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((sum(tiles[1:], tiles[0]), full[rows]))
+        one = lambda weight, p, s: values(params_h, weight[None, None], p[None], s[None])[0]
+        pairs.append((_each_pair(one, (0, 0, None), (0, None, 0))(weights, positions, positions).sum(axis=1), full))
     return pairs
+
+
+def _each_pair(
+    hook: Callable[..., Array], queries: tuple[int | None, ...], keys: tuple[int | None, ...]
+) -> Callable[..., Array]:
+    """Return the function that calls a hook of one query and one key on all pairs, by the axes of its arguments."""
+    return jax.vmap(jax.vmap(hook, in_axes=keys), in_axes=queries)
 
 
 def _largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndarray]]) -> float:

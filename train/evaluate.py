@@ -24,13 +24,13 @@ from pathlib import Path
 from rich.console import Console
 
 from train.devices.mesh import make_mesh
-from train.engine.checkpoint import written_steps
 from train.engine.files import read_text
 from train.engine.heartbeat import working
 from train.engine.help import About
 from train.engine.outside import require_named
 from train.engine.parser import Parser
 from train.engine.results import results_stem
+from train.engine.run_files import written_steps
 from train.engine.session import evaluate, restore_params
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import digest_of, load_config, program_of

@@ -27,6 +27,9 @@ from pejax._positions import Positions, TokenPositions, as_token_positions
 ADDITIVE_MASK = "an additive mask goes into bias"
 """What to do with a mask of logits."""
 
+MASK_IN_BIAS = "where a key is seen or not goes into mask"
+"""What to do with a bias that is none: its numbers would be added."""
+
 
 @functools.partial(checked, scale=LEARNED_SCALE)
 def attention_fn(
@@ -69,8 +72,8 @@ def attention_fn(
         implementation: as in `dot_product_attention`; only "dense" and "reference" take a mask or bias array.
 
     Returns:
-        `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias` is added to
-        the logits, and keys where `mask` is False or 0 are masked as well; both broadcast to `(*B, H, T, S)`.
+        `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias`, floats, is
+        added to the logits, and keys where `mask` is False or 0 are masked as well; both broadcast to `(*B, H, T, S)`.
         An additive mask (0 = seen) is refused: pass it as `bias`.
 
     Raises:
@@ -149,13 +152,13 @@ class AttentionFunction:
     soft_cap: float | None
     implementation: str | None
 
-    @functools.partial(checked, mask=ADDITIVE_MASK)
+    @functools.partial(checked, mask=ADDITIVE_MASK, bias=MASK_IN_BIAS)
     def __call__(
         self,
         query: Float[Array, "*B T H D"],
         key: Float[Array, "*B S K D"],
         value: Float[Array, "*B S K D"],
-        bias: Array | None = None,
+        bias: Float[Array, "..."] | None = None,
         mask: Array | None = None,
         broadcast_dropout: bool = True,
         dropout_rng: RandomKey | None = None,

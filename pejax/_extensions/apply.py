@@ -5,8 +5,9 @@ import dataclasses
 from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding
+from pejax._extensions.interpolation import is_interpolated
 from pejax._positions import embedding_tokens
-from pejax._specs import Extension
+from pejax._specs import Extension, check_scalings
 
 
 @checked
@@ -24,7 +25,7 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
 
     Raises:
         ValueError: an extension of frequencies, slopes or tables, which only the factory of an encoding can apply, or
-            an encoding or dims that an extension refuses.
+            an encoding or dims that an extension refuses, among them one whose positions are scaled already.
 
     Examples:
         >>> import jax.numpy as jnp, pejax
@@ -32,12 +33,16 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
+    for own in () if encoding.spec is None else (encoding.spec, *encoding.spec.parts):
+        check_scalings((*(own.extend.terms if own.extend else ()), *extend.terms))
     encoding = dataclasses.replace(encoding, dims=dims) if encoding.dims is None else encoding
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):
             raise ValueError(
                 f"{term.name} cannot extend a record: pass it to a factory of pejax.encodings as its extend"
             )
+        if term.name == "pi" and is_interpolated(encoding):  # a record of your own has no spec that says so
+            raise ValueError("pi must extend an encoding once, got one with scaled positions: give the whole factor")
         extended = term.function(encoding, dims, **dict(term.options))
         encoding = extended if extended.embed is encoding.embed else embedding_tokens(extended)
-    return encoding
+    return encoding if encoding.spec is None else replace(encoding, spec=encoding.spec.extended(extend))

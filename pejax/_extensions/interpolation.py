@@ -82,23 +82,12 @@ def interpolate_encoding(
             "pi must have stretch=False on sequences: a shorter text is no smaller picture, got stretch=True"
         )
 
-    def adapt(params: Params, extent: Extent) -> Params:
-        within, scale = scaling(extent)
-        params = adapt_to(encoding, params, within)
-        if scale is None:
-            return params
-        params = {**params, FACTOR: scale, "all": {**params.get("all", {}), FACTOR: scale}}
-        if distance is None or not encoding.tabulate or not isinstance(extent, tuple):
-            return params
-        table = table_of_offsets(distance, *split_params(params), dims.heads, extent)
-        return {**params, "heads": {**params.get("heads", {}), TABLE: table}}
-
     wrap = lambda way, hook: None if hook is None else way(hook)
     distance = wrap(_on_tabulated_distances if encoding.tabulate else _on_distances, encoding.distance_bias)
     on_band = lambda band: band._replace(rotate=_on_tokens(band.rotate), rotate_keys=_on_tokens(band.rotate_keys))
     return dataclasses.replace(
         encoding,
-        adapt=adapt,
+        adapt=functools.partial(_adapted, encoding, scaling, distance, dims.heads),
         embed=wrap(_on_tokens, encoding.embed),
         rotate=wrap(_on_tokens, encoding.rotate),
         rotate_keys=wrap(_on_tokens, encoding.rotate_keys),
@@ -112,6 +101,31 @@ def interpolate_encoding(
 
 
 pi = extension("pi", "encoding", interpolate_encoding)
+
+
+def is_interpolated(encoding: Encoding) -> bool:
+    """Return whether `pi` was the last to change what an encoding does with its length."""
+    return isinstance(encoding.adapt, functools.partial) and encoding.adapt.func is _adapted
+
+
+def _adapted(
+    encoding: Encoding,
+    scaling: Callable[[Extent], tuple[Extent, Array | None]],
+    distance: Callable[[Params, Array], Array] | None,
+    heads: int,
+    params: Params,
+    extent: Extent,
+) -> Params:
+    """Return the parameters of an encoding for the trained extent, with the factor of positions."""
+    within, scale = scaling(extent)
+    params = adapt_to(encoding, params, within)
+    if scale is None:
+        return params
+    params = {**params, FACTOR: scale, "all": {**params.get("all", {}), FACTOR: scale}}
+    if distance is None or not encoding.tabulate or not isinstance(extent, tuple):
+        return params
+    table = table_of_offsets(distance, *split_params(params), heads, extent)
+    return {**params, "heads": {**params.get("heads", {}), TABLE: table}}
 
 
 def _on_tokens(hook: Callable) -> Callable:

@@ -3,9 +3,11 @@
 import fnmatch
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
+
+from pejax._arguments import shown
 
 INERT = frozenset({
     *("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map"),
@@ -74,11 +76,11 @@ class Config:
         keys: Mapping[str, Any],
         where: str = "config.json",
         path: str = "",
-        inert: Sequence[str] = (),
+        inert: str | Sequence[str] = (),
         neutral: Mapping[str, Any] = {},
     ) -> None:
         self.keys, self.where, self.path = dict(keys), where, path
-        self.inert, self.neutral = inert, neutral
+        self.inert, self.neutral = read_names("inert", inert), neutral
         self.keys_read, self.parts = set[str](), list[Config]()
 
     def __call__(self, key: str, default: Any = REQUIRED) -> Any:
@@ -100,7 +102,7 @@ class Config:
         self.keys = {**defaults, **self.keys}
 
     def part(
-        self, key: str, keys: Any = None, *, inert: Sequence[str] = (), neutral: Mapping[str, Any] = {}
+        self, key: str, keys: Any = None, *, inert: str | Sequence[str] = (), neutral: Mapping[str, Any] = {}
     ) -> "Config":
         """Return an object in the config as a `Config` of its own; `close` checks its keys, too.
 
@@ -200,7 +202,9 @@ class Config:
         if value not in allowed:
             raise ValueError(f"{self.where}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")
 
-    def close(self, inert: Sequence[str] = (), ignore: Sequence[str] = (), neutral: Mapping[str, Any] = {}) -> None:
+    def close(
+        self, inert: str | Sequence[str] = (), ignore: str | Sequence[str] = (), neutral: Mapping[str, Any] = {}
+    ) -> None:
         """Raise ValueError for keys that nobody read, in this config and in its parts.
 
         Args:
@@ -208,8 +212,8 @@ class Config:
             ignore: patterns of paths of keys that may be left unread at any value.
             neutral: keys that change nothing at the value given here, in addition to `NEUTRAL`.
         """
-        self.inert, self.neutral = (*self.inert, *inert), {**self.neutral, **neutral}
-        self._close(matches(ignore))
+        self.inert, self.neutral = (*self.inert, *read_names("inert", inert)), {**self.neutral, **neutral}
+        self._close(matches(read_names("ignore", ignore)))
 
     def _close(self, ignored: Callable[[str], bool]) -> None:
         """Check this config and its parts; `ignored` says whether the path of a key may be left unread."""
@@ -234,6 +238,22 @@ class Config:
     def _way_out(self, keys: Sequence[str]) -> str:
         """Return the end of an error: the argument that leaves these keys unread."""
         return f"; ignore={tuple(self.path + key for key in keys)} leaves {'them' if keys[1:] else 'it'} unread"
+
+
+def read_names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names or patterns as a tuple: a string is one of them, not a sequence of letters.
+
+    Args:
+        argument: name of the argument, for the message.
+        names: one, or several.
+
+    Raises:
+        TypeError: they are no strings.
+    """
+    found = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(one, str) for one in found):
+        raise TypeError(f"{argument} must be a string or a tuple of strings, got {shown(names)}")
+    return found
 
 
 def matches(patterns: Sequence[str]) -> Callable[[str], bool]:

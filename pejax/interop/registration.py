@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pejax.interop.architecture import PARTS, Architecture
 from pejax.interop.architectures import ARCHITECTURES
+from pejax.interop.config import read_names
 from pejax.interop.towers import TOWERS
 
 EXPERTS = ("each", "stacked")
@@ -38,7 +39,7 @@ def register(model_type: str, architecture: Architecture) -> None:
     if not isinstance(architecture, Architecture):
         raise ValueError(f"architecture must be a pejax.interop.Architecture, got a {type(architecture).__name__}")
     check_architecture(architecture)
-    ARCHITECTURES[model_type] = architecture
+    ARCHITECTURES[model_type] = architecture._replace(inert=read_names("inert", architecture.inert))
 
 
 def check_architecture(architecture: Architecture) -> None:

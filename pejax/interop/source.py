@@ -12,7 +12,7 @@ import numpy as np
 from pejax._ops.checks import check_choice
 from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.architectures import architecture_of
-from pejax.interop.config import Config, matches, read_json
+from pejax.interop.config import Config, matches, read_json, read_names
 from pejax.interop.files import FLOATS, WEIGHTS, Reader, Tensor, list_tensors, reader, require_model
 from pejax.interop.gguf_models import translate
 from pejax.interop.layouts import Piece
@@ -89,7 +89,9 @@ def name_of(config: Mapping[str, Any]) -> str:
     return config.get("model_type", config.get("architecture"))
 
 
-def read_config(config: Mapping[str, Any], ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> ModelConfig:
+def read_config(
+    config: Mapping[str, Any], ignore: str | Sequence[str] = (), sizes: ViTConfig | None = None
+) -> ModelConfig:
     """Return the model config that a config.json describes.
 
     Args:
@@ -146,7 +148,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
     return replace(source, carried=carried)
 
 
-def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
+def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
     """Return the source of a folder or a GGUF file, and the function that reads the values of its tensors.
 
     Everything but the values is checked; `carried` is empty. Arguments as in `read_config`.
@@ -154,13 +156,14 @@ def open_source(path: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None 
     Raises:
         ValueError: as `load`.
     """
+    ignore = read_names("ignore", ignore)
     file = find_gguf(path)
     if file is None:
         require_model(path)
         source = read_folder(path, ignore, sizes)
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
-    source = Source(config, read_config(config, (), sizes), tensors, {}, ignored=tuple(ignore))
+    source = Source(config, read_config(config, (), sizes), tensors, {}, ignored=ignore)
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
     return source, read
 
@@ -181,7 +184,7 @@ def find_gguf(path: Path) -> Path | None:
     return files[0] if files else None
 
 
-def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | None = None) -> Source:
+def read_folder(directory: Path, ignore: tuple[str, ...] = (), sizes: ViTConfig | None = None) -> Source:
     """Return the source of a folder. Everything but the values of tensors is checked; `carried` is empty.
 
     A tied head that is in the file is taken for a copy, which `load` compares. The heads of BERT and of vision
@@ -197,7 +200,7 @@ def read_folder(directory: Path, ignore: Sequence[str] = (), sizes: ViTConfig | 
         source = Source(config, with_heads_of_file(model_config, architecture, tensors), tensors, {})
     else:
         source = _text_source(config, model_config, architecture, tensors)
-    source = replace(source, ignored=tuple(ignore))
+    source = replace(source, ignored=ignore)
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, described_by="config.json")
     return source
 

@@ -35,7 +35,7 @@ def load(
     params: str = "float32",
     mesh: Mesh | None = None,
     config: ViTConfig | None = None,
-    ignore: Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
     finite: bool = True,
 ) -> tuple[Decoder | EncoderDecoder | ViT, Source]:
     """Load a model from a Hugging Face folder or a GGUF file.
@@ -55,8 +55,9 @@ def load(
         config: config of a vision transformer of rope-vit whose sizes are neither in config.json nor in the name of the
             model: timm saves no sizes. None = config.json or the name gives them.
         ignore: keys of config.json, or of the metadata of a GGUF file, that may be left unread, and tensors that are
-            carried, as patterns in which `*` stands for any text: `("rope_scaling.finetuned", "classifier.*")`. Keys
-            and tensors that the model reads are read even so; `save` writes all of them back.
+            carried: a pattern in which `*` stands for any text, `"classifier.*"`, or several,
+            `("rope_scaling.finetuned", "classifier.*")`. Keys and tensors that the model reads are read even so; `save`
+            writes all of them back.
         finite: whether NaN and infinite weights are refused.
 
     Returns:

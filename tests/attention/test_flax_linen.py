@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import slow
+from flax import nnx
 
 from pejax import Dims, TokenPositions, adapt, attention_fn, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
+from pejax.models import attention_module
 
 DIMS = Dims(heads=2, head_dim=4, extent=6)
 PLAIN = make_encoding("none", DIMS)
@@ -35,8 +37,6 @@ def drawn():
 def test_it_takes_by_name_every_argument_that_flax_has():
     ours = set(inspect.signature(attention_fn(PLAIN, {}, positions=TOKENS)).parameters)
     assert set(inspect.signature(nn.dot_product_attention).parameters) <= ours
-    from flax import nnx
-
     assert set(inspect.signature(nnx.dot_product_attention).parameters) - {"promote_dtype"} <= ours
 
 
@@ -194,3 +194,18 @@ def test_a_mask_of_zeros_and_ones_is_flax_own_and_an_additive_one_is_refused():
         with pytest.raises(ValueError, match=r"an additive mask goes into bias\), got numbers from .*0.0 to 0.0"):
             attend(q, q, q, mask=mask)
     assert jnp.all(jnp.isnan(jax.jit(lambda mask: attend(q, q, q, mask=mask))(additive)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int32, jnp.uint8])
+def test_a_mask_in_the_place_of_the_bias_is_refused(dtype):
+    """Its numbers would be added to the logits: +1 where a key is seen."""
+    q, mask = jnp.ones((1, 6, 2, 4)), jnp.tril(jnp.ones((6, 6), dtype))
+    message = (
+        rf"bias must be an array of floats or None, got {mask.dtype} .*: where a key is seen or not goes into mask"
+    )
+    for attend in (attention_fn(PLAIN), attention_module(PLAIN, DIMS, nnx.Rngs(0))):
+        with pytest.raises(TypeError, match=message):
+            attend(q, q, q, bias=mask)
+        with pytest.raises(TypeError, match=message):
+            jax.eval_shape(lambda mask, attend=attend: attend(q, q, q, mask), mask)
+    jax.eval_shape(attention_fn(PLAIN), q, q, q, mask.astype(jnp.bfloat16))

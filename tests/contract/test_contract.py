@@ -357,3 +357,33 @@ def test_a_factory_called_by_itself_makes_what_its_name_makes(name):
         params = adapt(direct, pejax.init_params(direct, jax.random.key(0)), 16)
         x, tokens = jnp.ones((3, 32)), pejax.TokenPositions(jnp.arange(3), has_position=jnp.arange(3) > 0)
         np.testing.assert_array_equal(direct.embed(params, x, tokens)[0], x[0])
+
+
+WHOLE_TILE = {
+    "the largest query position": lambda q, k, q_at, k_at: jnp.maximum(q_at.max(), 1),
+    "the smallest position": lambda q, k, q_at, k_at: q_at.min() + 1,
+    "the first position": lambda q, k, q_at, k_at: k_at[0] + 1,
+}
+
+
+@pytest.mark.parametrize("divisor", WHOLE_TILE.values(), ids=WHOLE_TILE)
+def test_a_bias_that_reads_its_whole_tile_is_no_slice(divisor):
+    """Its users would get another bias with every size of the tiles, at whatever seed they look."""
+
+    def bias(params, q, k, q_positions, k_positions):
+        distances = (q_positions[:, None] - k_positions).astype(jnp.float32)
+        return -distances / jnp.float32(divisor(q, k, q_positions, k_positions))
+
+    encoding = Encoding(bias=bias)
+    for seed in range(20):
+        with pytest.raises(AssertionError, match="a tile of a hook differs from the slice"):
+            testing.assert_tile_consistent(encoding, {}, Dims(heads=2, head_dim=4), seed=seed)
+
+
+def test_values_that_read_their_whole_tile_do_not_add_up():
+    def values(params, weights, q_positions, k_positions):
+        return weights.sum(-1, keepdims=True) * jnp.ones(4) / jnp.float32(k_positions.max() + 1)
+
+    for seed in range(4):
+        with pytest.raises(AssertionError, match="a tile of a hook differs from the slice"):
+            testing.assert_tile_consistent(Encoding(relative_values=values), {}, Dims(heads=2, head_dim=4), seed=seed)

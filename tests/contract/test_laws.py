@@ -42,7 +42,7 @@ VARIANTS = {
     "rope(rotary_dim=4, base=500.0, pairing='half')": "causal",
     "rope(sections=(3, 1, 2))": "volume",
     "rope(sections=(3, 1, 2), section_order='interleaved')": "volume",
-    "rope(extend='dynamic_ntk+linear(factor=2)')": "sequence",
+    "rope(extend='dynamic_ntk+resonance')": "sequence",
     "rope(extend='self_extend(window=4, group=5)')": "causal",
     "rope(extend='yarn(factor=4, attention_factor=1)')": "sequence",
     "rope_axial(layout='alternate', indexing='xy', pairing='half')": "image",

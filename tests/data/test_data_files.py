@@ -212,6 +212,28 @@ def test_of_sixteen_bits_the_upper_eight_remain() -> None:
     np.testing.assert_array_equal(decode(encoded(values), 1, "x"), values // 256)
 
 
+@pytest.mark.parametrize(("largest", "kind"), [(4095, "PNG"), (1023, "TIFF"), (1, "PNG")])
+def test_pictures_of_12_bits_in_16_are_not_shown_black(largest: int, kind: str) -> None:
+    values = np.linspace(0, largest, 256, dtype=np.uint16).reshape(16, 16)
+    message = rf"got x: 16-bit pixels must use their range, to 65,535, or they are .* got at most {largest:,}$"
+    with pytest.raises(data.CorruptImage, match=message):
+        decode(encoded(values, kind), 1, "x")
+    scaled = decode(encoded(values * (65535 // largest), kind), 1, "x")
+    assert np.asarray(scaled).max() == 255
+    assert np.asarray(decode(encoded(values * 0, kind), 1, "x")).max() == 0
+
+
+def test_training_images_are_no_test_images(data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="test must be another split than the one trained on, got 'train'"):
+        data.load("tfds(name='tiny_squares', test='train')")
+    for name in ("a", "b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.fromarray(plain((0, 0, 0))).save(tmp_path / "train" / name / "one.png")
+    (tmp_path / "val").symlink_to(tmp_path / "train")
+    with pytest.raises(ValueError, match=r"the test images must be in another folder than those trained on, got .*val"):
+        data.load(f"folder:{tmp_path}")
+
+
 def test_transparency_shows_white() -> None:
     half = np.zeros((4, 4, 4), np.uint8)
     half[:, :2, 3] = 255
@@ -306,3 +328,24 @@ def test_what_cannot_be_read_says_how_to_prepare_it(data_dir: Path) -> None:
     assert "tfds build cifar10 --file_format=array_record" in str(raised.value)
     with pytest.raises(ValueError, match="an image and a class label, got no_label with image"):
         data.load("tfds:no_label")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("dataset_info.json", "{", "", r"must have the dataset_info.json .* cannot be read \(ParseError\)$"),
+        ("features.json", '"featuresDict"', '"another"', r"must have the dataset_info.json .* read \(ParseError\)$"),
+        ("dataset_info.json", '"{DATASET}', '"../{DATASET}', r"must be in files of its folder, got .*/\.\./tiny"),
+        ("dataset_info.json", '"12"', '"13"', r"a record must be readable, got tiny_squares/1.0.0 train 12: index"),
+        ("dataset_info.json", '"12"', '"6", "6"', r"a record must be readable, got .* No such file"),
+    ],
+)
+def test_a_prepared_set_with_a_wrong_description(
+    data_dir: Path, tmp_path: Path, file: str, old: str, new: str, message: str
+) -> None:
+    folder = tmp_path / "tiny_squares" / "1.0.0"
+    shutil.copytree(data_dir / "tiny_squares" / "1.0.0", folder)
+    (folder / file).write_text((folder / file).read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=message) as refusal:
+        data.load(f"tfds:{folder}", size=12)
+    assert "\n" not in str(refusal.value)

@@ -277,9 +277,35 @@ def test_a_bad_spec_is_answered_in_one_line(spec: str, message: str) -> None:
 @pytest.mark.parametrize("kind", ["file", "jsonl"])
 def test_a_file_is_not_held_out_from_itself(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "one.jsonl"
-    path.write_text('{"text": "a"}')
+    path.write_text('{"text": "a"}' if kind == "jsonl" else "a")
     with pytest.raises(ValueError, match=r"held_out must be another file than the one trained on, got '.*one\.jsonl'"):
         load_text(f"{kind}(path={str(path)!r}, held_out={str(path)!r})")
+
+
+@pytest.mark.parametrize("content", ['{"text": "a"}\n{"text": "b"}\n', '\n  {"text": "a"}', "{}"])
+@pytest.mark.parametrize("named", ["notes.jsonl", "notes.txt"])
+def test_json_is_no_plain_text(tmp_path: Path, named: str, content: str) -> None:
+    path = tmp_path / named
+    path.write_text(content)
+    for spec in (f"file:{path}", f"file:{tmp_path}/n*", f"file(path={str(path)!r}, separator='--')"):
+        with pytest.raises(ValueError, match=rf"a text must be plain, got JSON objects in {path}: jsonl:{path} reads"):
+            load_text(spec)
+    path.write_text('{\n"a": 1}\n{"b": 2}\n[1]')
+    assert load_text(f"file:{path}").train
+
+
+def test_a_copy_of_the_training_text_is_not_held_out(tmp_path: Path) -> None:
+    """Texts are compared, not files, whatever blanks they end with; copies among others are counted."""
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    one.write_text("a\n--\nb\n--\nc\n")
+    for copy in ("a\r\n--\r\nb\r\n--\r\nc", "b\n\n--\na\n"):
+        other.write_bytes(copy.encode())
+        with pytest.raises(ValueError, match=r"must hold out text that is not trained on, got \d held-out"):
+            load_text(f"file(path={str(one)!r}, held_out={str(other)!r}, separator='--')")
+    other.write_text("a\n--\nd\n--\nb")
+    note = load_text(f"file(path={str(one)!r}, held_out={str(other)!r}, separator='--')").note
+    assert "3 held out, from other.txt; 2 of the held-out documents are trained on, too;" in note
+    assert "trained on" not in load_text(f"file(path={str(one)!r}, separator='--')").note
 
 
 @pytest.mark.parametrize(

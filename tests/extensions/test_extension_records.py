@@ -14,17 +14,18 @@ from pejax import ENCODINGS, EXTENSIONS, Dims, adapt, extensions, make_encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._extensions.base import Rotary
+from pejax._extensions.frequencies import apply_terms
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
-from pejax.specs import parse_extension
+from pejax.specs import EncodingSpec, parse_extension
 
 BASE, TRAINED = 10000.0, 512
 SEQUENCE = Dims(heads=2, head_dim=16, extent=TRAINED)
 GRID = Dims(heads=2, head_dim=16, axes=2, extent=(8, 4))
 
 
-def turned(spec: str, dims: Dims, extend: str, positions, extent=None):
+def turned(spec, dims: Dims, extend, positions, extent=None):
     """Return ones, rotated by the encoding as it is for an extent."""
     encoding = make_encoding(spec, dims, extend)
     params = {"frequencies": make_encoding(spec, dims).init_layer(jax.random.key(0)).get("frequencies")}
@@ -68,8 +69,57 @@ def test_terms_are_applied_from_left_to_right_to_the_pairs_as_they_were():
     both, factor = extend_yarn(first, rotary, trained_length=TRAINED, factor=4.0)
     positions = jnp.asarray([3, 700])
     expected = rope_apply(jnp.ones((2, 2, 16)), positions, both, attention_factor=factor)
-    actual = turned("rope", SEQUENCE, "ntk(factor=2) + yarn(factor=4)", positions)
+    own, further = extensions.ntk(factor=2), extensions.yarn(factor=4)  # of a model that was trained with the first
+    actual = turned("rope", SEQUENCE, extensions.Extension(own.terms + further.terms), positions)
     np.testing.assert_array_equal(actual, expected)
+    spec = EncodingSpec("rope", extend=own).extended(further)
+    np.testing.assert_array_equal(turned(spec, SEQUENCE, None, positions), expected)
+
+
+TWICE = "an extension must scale an axis once, got {} and {}, which both do"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("yarn", "yarn"), ("pi", "pi"), ("yarn(factor=2.0)", "linear"), ("ntk", "yarn"), ("llama3(factor=8.0)", "pi"),
+     ("dynamic_ntk(factor=2.0)", "linear(factor=2.0)"), ("by_step(above='ntk(factor=2.0)')", "yarn"),
+     ("ntk(factor=(2.0, 1.0))", "yarn(factor=(4.0, 2.0))"), ("pi(factor=(1.0, 2.0))", "linear")],
+)  # fmt: skip
+def test_an_axis_is_scaled_once(first, second):
+    """In a string, as records, with others between, and on an encoding that is extended already."""
+    refusal = re.escape(TWICE.format(first, second))
+    for text in (f"{first}+{second}", f"{first}+log_n+resonance+{second}"):
+        with pytest.raises(ValueError, match=refusal):
+            parse_extension(text)
+    one, other = parse_extension(first), parse_extension(second)
+    with pytest.raises(ValueError, match=refusal):
+        _ = one + other
+    if second == "pi":
+        with pytest.raises(ValueError, match=r"must scale an axis once, got .* and pi, "):
+            pejax.extend_encoding(make_encoding("rope", SEQUENCE, one), SEQUENCE, other)
+
+
+def test_an_encoding_of_your_own_is_interpolated_once():
+    mine, pi = pejax.Encoding(distance_bias=lambda params, relative: -abs(relative) / 8), extensions.pi()
+    longer = pejax.extend_encoding(mine, SEQUENCE, pi)
+    with pytest.raises(ValueError, match="pi must extend an encoding once"):
+        pejax.extend_encoding(longer, SEQUENCE, pi)
+    alibi = pejax.extend_encoding(make_encoding("alibi", SEQUENCE), SEQUENCE, pi)
+    assert alibi.spec == EncodingSpec("alibi", extend=pi)
+    with pytest.raises(ValueError, match=TWICE.format("pi", "pi")):
+        pejax.extend_encoding(alibi, SEQUENCE, pi)
+
+
+def test_extensions_that_scale_other_axes_or_nothing_join():
+    for text in ("yarn+soft_clip(pairs=2)+resonance+log_n", "self_extend+yarn", "yarn(factor=2)+linear(factor=1)",
+                 "ntk(factor=(2, 1))+yarn(factor=(1, 4))", "slopes+log_n", "resize+yarn", "pi+llama4"):  # fmt: skip
+        assert parse_extension(text) is not None
+    rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16))
+    joined = parse_extension("ntk(factor=(2, 1))+yarn(factor=(1, 4))")
+    both, _ = apply_terms(joined, rope_axial_frequencies(16), rotary, (16, 16))
+    rows, _ = extend_ntk(rope_axial_frequencies(16), rotary, factor=2.0, trained_length=16)
+    columns, _ = extend_yarn(rope_axial_frequencies(16), rotary, factor=4.0, trained_length=16)
+    np.testing.assert_allclose(both, [rows[0], columns[1]], rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from safetensors import safe_open
 
 from pejax import interop
 from pejax.interop import files
-from pejax.interop.config import read_json
-from pejax.interop.source import read_config
+from pejax.interop.config import Config, read_json
+from pejax.interop.source import open_source, read_config
 
 ALL = {**CONFIGS, **PICTURES}
 QUICK = ("llama", "gpt2", "t5", "vit")
@@ -137,6 +137,23 @@ def test_nested_keys_may_be_ignored():
         read_config(keys, ignore=("rope_scaling.finetuned",))
     for ignore in (["rope_scaling.*"], ["*_factor", "rope_scaling.finetuned"]):
         assert read_config(keys, ignore=ignore) == read_config(CONFIGS["llama, yarn"])
+
+
+def test_a_pattern_in_a_string_is_one_pattern(tmp_path):
+    """Its letter `*` alone would leave every key and every tensor unread."""
+    keys = {**CONFIGS["llama"], "alibi": True, "classifier_kind": "x"}
+    with pytest.raises(ValueError, match=r"got alibi = True; ignore="):
+        read_config(keys, ignore="classifier*")
+    with pytest.raises(ValueError, match=r"got alibi = True, classifier_kind = x; ignore="):
+        Config(keys, inert="*").close([*CONFIGS["llama"]])
+    assert read_config({**CONFIGS["llama"], "alibi": True}, ignore="alibi") == read_config(CONFIGS["llama"])
+    folder = write(tmp_path / "a")
+    rewrite(folder, {**tensors(folder), "model.layers.0.self_attn.q_proj.bias": np.ones(32, np.float32)})
+    with pytest.raises(ValueError, match=r"q_proj\.bias"):
+        open_source(folder, ignore="classifier.*")
+    for wrong in (5, None, ("a", 3), [b"a"]):
+        with pytest.raises(TypeError, match="ignore"):
+            interop.load(folder, ignore=wrong)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from benchmarks import kills
 from train import replay
 from train.devices import hosts
 from train.engine import session
-from train.engine.checkpoint import written_steps
 from train.engine.parser import parse
+from train.engine.run_files import written_steps
 from train.lm import program as lm
 from train.lm.config import Config
 

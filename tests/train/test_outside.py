@@ -12,10 +12,14 @@ from report_runs import lm_run, vit_run
 
 from train import evaluate, replay
 from train.compare import options as compare
-from train.engine.outside import named_paths
+from train.dit.config import Config as DitConfig
+from train.engine.outside import command, named_paths
+from train.engine.parser import parse
 from train.engine.stored_config import save_config
 from train.lm import longrope
+from train.lm.config import Config as LmConfig
 from train.tune.config import Config as TuneConfig
+from train.vit.config import Config as VitConfig
 
 SECRET = "hunter2-the-first-line-of-a-secret-file"
 
@@ -104,3 +108,72 @@ def test_a_comparison_names_the_data_of_the_run_that_it_starts_from(tmp_path):
         compare.read(words)
     found = compare.read([*words, "--data=folder:photos"])
     assert dataclasses.asdict(found.config(found.candidates["none"][0], 0, tmp_path))["data"] == "folder:photos"
+
+
+OTHERS = {
+    "vit": (VitConfig, "folder:photos"),
+    "dit": (DitConfig, "folder:photos"),
+    "lm": (LmConfig, "file(path='my notes.txt', tokenizer='a.json')"),
+    "tune": (TuneConfig, "tfds:notes"),
+}
+
+
+@pytest.mark.parametrize(("kind", "data"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("option", ["resume", "init"])
+def test_a_run_of_somebody_else_names_no_data_to_train_on(kind, data, option, tmp_path, monkeypatch):
+    """Neither resumed nor as the start; named on the command line, too, they are read."""
+    if (kind, option) == (TuneConfig, "init"):
+        return  # it has none
+    monkeypatch.setattr(TuneConfig, "validated", lambda config: config)  # else it opens the model
+    folder = tmp_path / "run"
+    folder.mkdir()
+    model = {"model": "m.gguf"} if kind is TuneConfig else {}
+    save_config(kind(data=data, pe="rope" if kind is LmConfig else "none", **model), folder)
+    words = [f"--init={folder}", "--out=out"] if option == "init" else ["--resume", f"--out={folder}"]
+    for others in ([], ["--seed=0"], ["--steps=9"] if hasattr(kind, "steps") else ["--epochs=9"]):
+        with pytest.raises(ValueError, match=r"; to read it, add --data=") as refusal:
+            parse(kind, [*words, *others])
+    options = shlex.split(str(refusal.value).partition("to read it, add ")[2])
+    assert options == [f"--data={data}", *(["--model=m.gguf"] if model else [])]
+    assert parse(kind, [*words, *options]).data == data
+
+
+def test_a_run_on_data_of_pejax_goes_on_by_itself(tmp_path):
+    save_config(LmConfig(data="topics"), tmp_path)
+    assert parse(LmConfig, ["--resume", f"--out={tmp_path}"]).data == "topics"
+    assert parse(LmConfig, [f"--init={tmp_path}", "--out=out"]).data == "topics"
+
+
+def test_data_that_the_preset_names_are_named(tmp_path):
+    save_config(parse(LmConfig, ["--preset=gpt2_small", f"--out={tmp_path}"]), tmp_path)
+    words = ["--resume", f"--out={tmp_path}"]
+    assert "openwebtext" in parse(LmConfig, [*words, "--preset=gpt2_small"]).data
+    with pytest.raises(ValueError, match=r"to read it, add --data=.*openwebtext"):
+        parse(LmConfig, words)
+
+
+def test_other_data_than_those_of_the_start_are_named_by_themselves(tmp_path):
+    save_config(LmConfig(data="file:secret.txt"), tmp_path)
+    for data in ("topics", "file:mine.txt"):
+        assert parse(LmConfig, [f"--init={tmp_path}", f"--data={data}", "--out=out"]).data == data
+
+
+def test_a_run_without_a_checkpoint_starts_again_from_the_run_that_the_command_names(tmp_path):
+    first, run = tmp_path / "first", tmp_path / "run"
+    for folder, init in ((first, ""), (run, f"{first}")):
+        folder.mkdir()
+        save_config(LmConfig(init=init, data="topics"), folder)
+    words = ["--resume", f"--out={run}"]
+    with pytest.raises(ValueError, match=rf"was trained on {first}; to read it, add --init={first}$"):
+        parse(LmConfig, words)
+    config = parse(LmConfig, [*words, f"--init={first}"])
+    assert command(config).endswith(f"--resume --out={run} --init={first}")
+    (run / "checkpoints" / "5" / "state").mkdir(parents=True)
+    assert parse(LmConfig, words).init == f"{first}"
+    assert command(config).endswith(f"--resume --out={run}")
+
+
+def test_the_command_that_goes_on_names_the_files():
+    config = TuneConfig(data="file:my notes.txt", model="m.gguf", out="run", hosts="auto")
+    named = "--data='file:my notes.txt' --model=m.gguf"
+    assert command(config) == f"python -m train.tune --resume --out=run {named} --hosts=auto"

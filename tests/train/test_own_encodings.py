@@ -16,8 +16,7 @@ import pejax
 from train import evaluate, replay
 from train.compare import options as compare
 from train.compare import runs as compared
-from train.engine.config import command
-from train.engine.outside import import_encodings, own_encodings
+from train.engine.outside import command, import_encodings, own_encodings
 from train.engine.parser import parse
 from train.engine.stored_config import load_config, save_config
 from train.lm import longrope

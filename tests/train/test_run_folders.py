@@ -16,8 +16,7 @@ from toy_program import train
 from train import evaluate
 from train.compare.runs import require_own_folder
 from train.engine import session
-from train.engine.checkpoint import written_steps
-from train.engine.run_files import own_files
+from train.engine.run_files import own_files, written_steps
 from train.engine.stored_config import is_run, load_config
 
 pytestmark = pytest.mark.usefixtures("toy")

@@ -25,9 +25,9 @@ from train.compare.runs import Outcome
 from train.compare.table import Mean, cell_text
 from train.dit import judge
 from train.engine import environment
-from train.engine.checkpoint import written_steps
 from train.engine.files import with_digest
 from train.engine.results import Evaluation
+from train.engine.run_files import written_steps
 from train.engine.stored_config import MARKS, is_run, load_config, program_of, save_config
 from train.extend import program as extension
 from train.extend.results import LINES, SETTINGS, open_folder
@@ -39,7 +39,7 @@ TRAINERS = ("vit", "lm", "seq2seq", "dit", "tune")
 COMPARED = ("compare/runs/rope-0", "compare/runs/alibi-0")
 RUNS = (*TRAINERS, *COMPARED)
 FILES = {"tune": ("--data=file:notes.txt", "--model=tiny.gguf")}
-"""Options that name the files which a run was trained on: an evaluation must name them, too."""
+"""Options that name the files which a run was trained on: who resumes or evaluates it must name them, too."""
 
 COMPARE = (
     "--task=lm", "--pe=rope,alibi", "--seeds=1", "--extend=none,yarn(factor=2)", "--length=8", "--width=4",
@@ -207,7 +207,12 @@ def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(program: str, r
     shutil.rmtree(out / "model", ignore_errors=True)
     for path in out.glob("results*.json"):
         path.unlink()
-    assert importlib.import_module(f"train.{program}.program").main(["--resume", f"--out={program}"]) == 0
+    assert (
+        importlib.import_module(f"train.{program}.program").main(
+            ["--resume", f"--out={program}", *FILES.get(program, ())]
+        )
+        == 0
+    )
     assert written_steps(out) == [newest, half]
     entries = [[{*line} - LATER for line in lines(folder / "metrics.jsonl")] for folder in (out, stored)]
     assert entries[0] == entries[1]

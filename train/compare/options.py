@@ -12,7 +12,7 @@ from pejax._parse import expression, outside_names
 from pejax.specs import parse_pattern
 from train.engine.config import RunConfig, require_at_least, split_list
 from train.engine.help import About
-from train.engine.outside import import_encodings, own_encodings, require_named
+from train.engine.outside import import_encodings
 from train.engine.parser import Parser, parse
 from train.engine.task import Program
 from train.evaluate import TRAINERS, program
@@ -174,9 +174,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
         validation, options.jobs, folder,
     )  # fmt: skip
     for candidate in itertools.chain(*candidates.values()):
-        config = found.config(candidate, 0, folder / "runs", validation)
-        if config.init and not any(word.partition("=")[0] == "--data" for word in (*argv, *candidate.options)):
-            require_named(config, Path(config.init), pe=",".join(own_encodings(config)))
+        found.config(candidate, 0, folder / "runs", validation)
     return found
 
 

@@ -28,6 +28,7 @@ from train.devices.hosts import (
 from train.engine.digest import digests
 from train.engine.files import require_regular, with_digest
 from train.engine.literal_path import LiteralPath
+from train.engine.run_files import step_of, written_steps
 
 FORMAT = 4
 """Version of the checkpoint format; checkpoints of another version are refused."""
@@ -165,7 +166,7 @@ class Checkpoints:
         What stands in the way of later ones without being a checkpoint, such as a file of that name, is renamed.
         """
         for child in sorted(self.folder.iterdir()) if is_main_process() else ():
-            if _step_of(child) is None or int(child.name) <= step:
+            if step_of(child) is None or int(child.name) <= step:
                 continue
             if child.is_dir() and not child.is_symlink():
                 shutil.rmtree(child)
@@ -177,23 +178,6 @@ class Checkpoints:
     def close(self) -> None:
         """Stop the threads of the checkpoint manager."""
         self.manager.close()
-
-
-def written_steps(folder: Path) -> list[int]:
-    """Return the steps that have a checkpoint in a run folder, newest first.
-
-    Orbax renames a folder to the number of its step once it is complete.
-    """
-    try:
-        written = [child for child in (folder / "checkpoints").iterdir() if _step_of(child) is not None]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted((int(child.name) for child in written if child.is_dir() and any(child.iterdir())), reverse=True)
-
-
-def _step_of(path: Path) -> int | None:
-    """Return the step that a name in the folder of checkpoints stands for, as Orbax writes it."""
-    return int(path.name) if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name) else None
 
 
 def first_line(error: Exception) -> str:

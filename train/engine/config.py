@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -192,13 +191,6 @@ def specs_of(config: RunConfig) -> dict[str, str]:
 def own_specs(config: RunConfig) -> dict[str, str]:
     """Return, by field, those that name an encoding in a module of the user's."""
     return {name: spec for name, spec in specs_of(config).items() if outside_names(spec)}
-
-
-def command(config: RunConfig) -> str:
-    """Return the command that resumes this run."""
-    hosts = f" --hosts={config.hosts}" if config.hosts else ""
-    own = "".join(f" --{name}={shlex.quote(spec)}" for name, spec in own_specs(config).items())
-    return f"python -m train.{config.program} --resume --out={shlex.quote(str(run_folder(config)))}{own}{hosts}"
 
 
 def split_list(text: str, name: str) -> tuple[str, ...]:

@@ -22,9 +22,9 @@ import numpy as np
 
 from train.devices.hosts import is_main_process
 from train.engine.checkpoint import Checkpoints
-from train.engine.config import RunConfig, command
+from train.engine.config import RunConfig
 from train.engine.loop import TrainState
-from train.engine.outside import missing_options
+from train.engine.outside import command, missing_options
 from train.engine.stored_config import save_config
 from train.engine.task import Task
 

@@ -12,13 +12,14 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from pejax import ENCODINGS, Encoding, register_encoding
 from pejax._parse import expression, outside_names
 from pejax._register import try_encoding
-from train.engine.config import RunConfig, own_specs, specs_of
+from train.engine.config import RunConfig, own_specs, run_folder, specs_of
+from train.engine.run_files import written_steps
 
 NO_PATHS = ("key", "on_error", "separator", "test")
 """Arguments of data whose texts name no file."""
@@ -112,6 +113,19 @@ def encodings_digests(config: RunConfig) -> dict[str, str]:
     return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "" for name, file in files.items()}
 
 
+def missing_files(config: RunConfig, data: Collection[str], model: str = "") -> dict[str, str]:
+    """Return, by option, the data and the model of a run that are in files, where the command line does not name them.
+
+    Args:
+        config: settings of the run.
+        data: the data that the command line names.
+        model: the model that it names.
+    """
+    needed = {"data": config.data} if named_paths(config.data) and config.data not in data else {}
+    of_run = getattr(config, "model", "")
+    return {**needed, "model": of_run} if of_run and of_run != model else needed
+
+
 def missing_options(config: RunConfig, data: Collection[str], model: str = "", pe: str = "") -> str:
     """Return the options that the command line lacks so that a run may be read; empty if it lacks none.
 
@@ -121,14 +135,24 @@ def missing_options(config: RunConfig, data: Collection[str], model: str = "", p
         model: the model that it names.
         pe: the encodings that it names.
     """
-    needed = {"data": config.data} if named_paths(config.data) and config.data not in data else {}
+    needed = missing_files(config, data, model)
     own = own_encodings(config)
     if not {*own} <= {*outside_names(pe)}:
         needed["pe"] = config.pe if outside_names(config.pe) == own else ",".join(own)
-    of_run = getattr(config, "model", "")
-    if of_run and of_run != model:
-        needed["model"] = of_run
-    return " ".join(f"--{name}={shlex.quote(value)}" for name, value in needed.items())
+    return as_options(needed)
+
+
+def as_options(values: Mapping[str, str]) -> str:
+    """Return options as they are written in a shell."""
+    return " ".join(f"--{name}={shlex.quote(value)}" for name, value in values.items())
+
+
+def command(config: RunConfig) -> str:
+    """Return the command that resumes this run, with the files and modules that it must name itself."""
+    named = {"out": f"{run_folder(config)}", **missing_files(config, ()), **own_specs(config)}
+    unsaved = {"init": config.init} if config.init and not written_steps(run_folder(config)) else {}
+    hosts = {"hosts": config.hosts} if config.hosts else {}
+    return f"python -m train.{config.program} --resume {as_options({**named, **unsaved, **hosts})}"
 
 
 def require_named(config: RunConfig, folder: Path, data: str = "", model: str = "", pe: str = "") -> None:

@@ -4,9 +4,8 @@ import argparse
 import dataclasses
 import difflib
 import re
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +14,8 @@ import simple_parsing
 from pejax._text import printable
 from train.engine.config import RunConfig, own_specs, require_choice, run_folder
 from train.engine.help import About, HelpFormatter, sections
-from train.engine.outside import import_encodings, own_encodings
+from train.engine.outside import as_options, import_encodings, missing_files, own_encodings
+from train.engine.run_files import written_steps
 from train.engine.stored_config import FILE, Kind, load_config
 
 
@@ -73,14 +73,15 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = 
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
-        ValueError: an option whose value breaks a rule, or an encoding in a module that only a run folder names.
+        ValueError: an option whose value breaks a rule, or a file or a module that only a run folder names.
     """
     first = _parse(argv, kind(), docstring)
     require_choice(first, "preset", *kind.presets)
     base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
+    named, folder = (first.data, base.data), Path(first.init)
     if first.init:
-        before = load_config(kind, Path(first.init))
-        _require_own(before, first, Path(first.init))
+        before = load_config(kind, folder)
+        _require_own(before, first, folder)
         base = dataclasses.replace(
             base, **{name: getattr(before, name) for name in (*kind.model_fields, *kind.inherited)}
         )
@@ -88,14 +89,16 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = 
     if config.resume:
         kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
         if (run_folder(config) / FILE).exists():
-            stored = load_config(kind, run_folder(config))
+            folder = run_folder(config)
+            stored = load_config(kind, folder)
             config = _parse(argv, dataclasses.replace(stored, **kept))
             before = getattr(stored, kind.budget)
             if before != getattr(config, kind.budget):
                 config = dataclasses.replace(config, restarts=(*stored.restarts, before))
-            _require_own(config, first, run_folder(config))
+            _require_own(config, first, folder)
         elif first == dataclasses.replace(kind(), **kept):  # nothing says what to train: a mistyped folder
             raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
+    _require_files(config, first, named, folder)
     import_encodings(own_encodings(config))
     return config.validated()
 
@@ -108,9 +111,31 @@ def _require_own(config: RunConfig, first: RunConfig, folder: Path) -> None:
     """
     missing = {*own_encodings(config)} - {*own_encodings(first)}
     if missing:
-        options = [f"--{name}={shlex.quote(spec)}" for name, spec in own_specs(config).items()]
         rule = "the command must name an encoding in a module itself, since importing runs it"
-        raise ValueError(f"{rule}: {folder} was trained with {', '.join(sorted(missing))}; add {' '.join(options)}")
+        raise ValueError(
+            f"{rule}: {folder} was trained with {', '.join(sorted(missing))}; add {as_options(own_specs(config))}"
+        )
+
+
+def _require_files(config: RunConfig, first: RunConfig, data: Collection[str], folder: Path) -> None:
+    """Check that the command line itself names the files, models and runs outside of a run folder that it names.
+
+    Args:
+        config: settings, in part from the run folder.
+        first: what the command line alone says.
+        data: what it says of the data, by itself and by its preset.
+        folder: the run that is resumed, or else the one that training starts from.
+
+    Raises:
+        ValueError: naming the options to add.
+    """
+    needed = missing_files(config, data, getattr(first, "model", ""))
+    if config.init != first.init and not written_steps(folder):  # a run with a checkpoint goes on from that
+        needed["init"] = config.init
+    if needed:
+        raise ValueError(
+            f"{folder} was trained on {' and '.join(needed.values())}; to read it, add {as_options(needed)}"
+        )
 
 
 def _parse(argv: Sequence[str] | None, default: Kind, docstring: str = "") -> Kind:

@@ -119,3 +119,20 @@ def _would_be_written(path: Path) -> bool:
     if path.name in PARTS and path.is_dir():
         return any(path.iterdir())
     return path.name in PARTS or path.name in FILES or bool(RESULTS.fullmatch(path.name))
+
+
+def written_steps(folder: Path) -> list[int]:
+    """Return the steps that have a checkpoint in a run folder, newest first.
+
+    Orbax renames a folder to the number of its step once it is complete.
+    """
+    try:
+        written = [child for child in (folder / "checkpoints").iterdir() if step_of(child) is not None]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(child.name) for child in written if child.is_dir() and any(child.iterdir())), reverse=True)
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step that a name in the folder of checkpoints stands for, as Orbax writes it."""
+    return int(path.name) if re.fullmatch(r"0|[1-9][0-9]{0,17}", path.name) else None

@@ -28,18 +28,18 @@ from train.devices.mesh import (
     training_execution,
 )
 from train.engine import environment, failed_step
-from train.engine.checkpoint import CheckpointError, Checkpoints, written_steps
-from train.engine.config import RunConfig, command, run_folder
+from train.engine.checkpoint import CheckpointError, Checkpoints
+from train.engine.config import RunConfig, run_folder
 from train.engine.files import lock_folder
 from train.engine.heartbeat import Heartbeat, so_far, working
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
-from train.engine.outside import encodings_digests, require_working
+from train.engine.outside import command, encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
-from train.engine.run_files import delete_run, require_no_run
+from train.engine.run_files import delete_run, require_no_run, written_steps
 from train.engine.stopping import INTERRUPTED, report_errors, stop_on_signals
 from train.engine.stored_config import (
     FILE,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from train.engine.checkpoint import written_steps
 from train.engine.outside import missing_options, own_encodings
+from train.engine.run_files import written_steps
 from train.report.probe_file import FILE, Probe, read_probe, write_probe
 from train.report.records import Run
 from train.report.texts import plain

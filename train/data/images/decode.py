@@ -10,12 +10,15 @@ from train.data.images.source import CorruptImage
 UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError, Image.DecompressionBombError)
 """Errors of Pillow on damaged files."""
 
+LEAST = 4096
+"""Pixels of 16 bits that are all below it are those of 12 bits or fewer."""
+
 
 def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     """Return the picture in an image file.
 
     The EXIF orientation is applied; transparent pixels become white; palettes and CMYK become RGB; 16-bit values are
-    reduced to their upper 8 bits.
+    reduced to their upper 8 bits, which makes values of 12 bits nearly black: they are refused.
 
     Args:
         encoded: content of the file.
@@ -23,7 +26,8 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
         name: name of the file, for the message.
 
     Raises:
-        CorruptImage: it cannot be decoded, or its pixels are floating-point, whose scale is unknown.
+        CorruptImage: it cannot be decoded, or its pixels are floating-point, whose scale is unknown, or 16-bit numbers
+            that use 12 bits or fewer.
     """
     try:
         with Image.open(io.BytesIO(encoded)) as opened:
@@ -31,7 +35,11 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
             if picture.mode == "F":
                 raise CorruptImage(name, "floating-point pixels have no scale")
             if picture.mode.startswith("I"):
-                picture = Image.fromarray((np.asarray(picture).clip(0, 65535) // 256).astype(np.uint8))
+                values = np.asarray(picture).clip(0, 65535)
+                if 0 < values.max(initial=0) < LEAST:
+                    rule = "16-bit pixels must use their range, to 65,535, or they are nearly black"
+                    raise CorruptImage(name, f"{rule}, got at most {values.max():,}")
+                picture = Image.fromarray((values // 256).astype(np.uint8))
             if picture.has_transparency_data:
                 layer = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

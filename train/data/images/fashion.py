@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.images.prepared import Records, find, open_prepared
+from train.data.images.prepared import Records
 from train.data.images.source import Dataset, Images, unpack
+from train.data.tfds_folder import find, open_prepared
 
 EMBEDDED = Path(__file__).parents[1] / "fashion.xz"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

@@ -69,6 +69,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         raise ValueError(f"folder must be a directory, got {path!r}")
     held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
     if (root / "train").is_dir() and held_out is not None:
+        if held_out.samefile(root / "train"):
+            raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
         train, test = _classes(root / "train"), _classes(held_out)
     else:
         train, test = _split(_classes(root), root)

@@ -1,9 +1,6 @@
 """Image data sets that TensorFlow Datasets has prepared, read without TensorFlow; nothing is downloaded."""
 
-import os
-import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +9,8 @@ from jaxtyping import UInt8
 from train.data.images.augment import central_square
 from train.data.images.decode import decode
 from train.data.images.folder import MEAN, SHOWN, STD, central
-from train.data.images.source import Dataset, Images, as_array, read, skipping
+from train.data.images.source import CorruptImage, Dataset, Images, as_array, read, skipping
+from train.data.tfds_folder import open_prepared, open_split, read_record
 
 TEST_SPLITS = ("test", "validation")
 IN_MEMORY = 64
@@ -28,7 +26,7 @@ class Records:
 
         self.image, self.label = keys(builder)
         skip = {self.image: tensorflow_datasets.decode.SkipDecoding()}
-        self.records = builder.as_data_source(split=split, decoders=skip)
+        self.records = open_split(builder, split, decoders=skip)
         self.name, self.size = f"{builder.info.full_name} {split}", size
         self.shown = shown
         self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
@@ -43,7 +41,10 @@ class Records:
         Raises:
             CorruptImage: it cannot be decoded.
         """
-        record = self.records[index]
+        try:
+            record = read_record(self.records, index, self.name)
+        except ValueError as broken:
+            raise CorruptImage(f"{self.name} {index}", broken) from None
         picture = decode(record[self.image], self.channels, f"{self.name} {index}")
         shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
         return as_array(shown), int(record[self.label])
@@ -69,6 +70,8 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
     Raises:
         ValueError: it is not prepared, does not consist of labeled images, or lacks a split.
     """
+    if test == "train":
+        raise ValueError("test must be another split than the one trained on, got 'train'")
     builder = open_prepared(name)
     held_out = test or next((split for split in TEST_SPLITS if split in builder.info.splits), "test")
     for split in ("train", held_out):
@@ -97,34 +100,6 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
     )
 
 
-def open_prepared(name: str) -> Any:
-    """Return the TFDS builder of a prepared data set, without downloading and without running code of the data set.
-
-    Raises:
-        ValueError: it is not prepared as array_record.
-    """
-    import tensorflow_datasets
-
-    found = find(name)
-    if found is None:
-        raise ValueError(
-            f"tfds data must be prepared before (tfds build {name} --file_format=array_record), "
-            f"got {name!r} without array_record files in {_data_dir()}"
-        )
-    return tensorflow_datasets.builder_from_directory(found)
-
-
-def find(name: str) -> Path | None:
-    """Return the folder of the newest prepared version with random access, or None.
-
-    Args:
-        name: `NAME` or `NAME/CONFIG`, with or without a version, or a folder.
-    """
-    roots = [root for base in (Path(name).expanduser(), _data_dir() / name) for root in (base, *base.glob("*"))]
-    found = [root for root in roots if (root / "dataset_info.json").is_file() and any(root.glob("*.array_record*"))]
-    return max(found, key=lambda root: [int(part) for part in re.findall(r"\d+", root.name)], default=None)
-
-
 def keys(builder: Any) -> tuple[str, str]:
     """Return the names of the image feature and of the class feature of a data set.
 
@@ -143,7 +118,3 @@ def keys(builder: Any) -> tuple[str, str]:
             f"tfds data must have an image and a class label, got {builder.info.name} with {', '.join(features)}"
         )
     return pair
-
-
-def _data_dir() -> Path:
-    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()

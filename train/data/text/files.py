@@ -26,8 +26,8 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
-        ValueError: no such file, an empty or binary one, invalid UTF-8, no training or held-out document, or the
-            tokenizer refuses the text.
+        ValueError: no such file, an empty or binary one, one of JSON objects, invalid UTF-8, no training or held-out
+            document, held-out documents that are all trained on, or the tokenizer refuses the text.
     """
     if "\n" in separator:
         raise ValueError(f"separator must be one line, got {separator!r}")
@@ -131,9 +131,21 @@ def _read(path: Path) -> str:
 
 def _documents(path: Path, separator: str) -> dict[str, str]:
     """Return the documents of a file by name, "document 1"."""
-    parts = re.split(rf"(?m)^{re.escape(separator)}$", _read(path)) if separator else [_read(path)]
+    text = _read(path)
+    if _is_object(text):
+        raise ValueError(f"a text must be plain, got JSON objects in {path}: jsonl:{path} reads the text in them")
+    parts = re.split(rf"(?m)^{re.escape(separator)}$", text) if separator else [text]
     kept = [part.strip("\n") for part in parts] if separator else parts
     return _nonempty({f"document {number}": part for number, part in enumerate(filter(str.strip, kept), 1)}, path)
+
+
+def _is_object(text: str) -> bool:
+    """Return whether the first line that is not blank is a JSON object."""
+    first = re.search(r"\S[^\n]*", text)
+    try:
+        return first is not None and first[0][0] == "{" and isinstance(json.loads(first[0]), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _objects(path: Path, key: str) -> dict[str, str]:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from train.data.images.prepared import TEST_SPLITS, open_prepared
+from train.data.images.prepared import TEST_SPLITS
 from train.data.text.source import Corpus, Texts, decoded, divided
+from train.data.tfds_folder import open_prepared, open_split, read_record
 
 
 def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str = "bytes") -> Corpus:
@@ -65,5 +66,6 @@ def _key(builder: Any, key: str) -> str:
 
 def _records(builder: Any, split: str, key: str) -> dict[str, str]:
     """Return the texts of a split by name, "train 0"."""
-    full_name, records = builder.info.full_name, enumerate(builder.as_data_source(split=split))
-    return {f"{split} {index}": decoded(record[key], f"{full_name} {split} {index}") for index, record in records}
+    records, name = open_split(builder, split), f"{builder.info.full_name} {split}"
+    read = lambda index: decoded(read_record(records, index, name)[key], f"{name} {index}")
+    return {f"{split} {index}": read(index) for index in range(len(records))}

@@ -74,19 +74,26 @@ class Texts(NamedTuple):
         """Return the corpus, tokenized as `spec` says; a tokenizer is trained only on the training documents.
 
         Raises:
-            ValueError: no training or held-out document, or the tokenizer refuses the text.
+            ValueError: no training or held-out document, no held-out document that is not trained on, too, or the
+                tokenizer refuses the text.
         """
         train, held_out = (tuple(text for text in part if text) for part in (self.train, self.held_out))
         for side, part in (("training", train), ("held-out", held_out)):
             if not part:
                 raise ValueError(f"{self.name} must hold a {side} document, got none")
+        trained = {text.strip() for text in train}
+        both = sum(text.strip() in trained for text in held_out)
+        if both == len(held_out):
+            rule = f"{self.name} must hold out text that is not trained on"
+            raise ValueError(f"{rule}, got {both:,} held-out document{'s' * (both > 1)} with the text of training ones")
+        also = f"; {both:,} of the held-out documents are trained on, too" if both else ""
         kind = tokenizer(spec, train)
         return Corpus(
             train=kind.encode_all(train),
             held_out=kind.encode_all(held_out),
             names=tuple(name for name, text in zip(self.names, self.held_out, strict=True) if text),
             tokenizer=kind,
-            note=f"{self.note}; {kind.identity}, vocabulary {kind.vocab:,}",
+            note=f"{self.note}{also}; {kind.identity}, vocabulary {kind.vocab:,}",
             identity=f"{self.name}-{_digest(train, held_out)}-{kind.identity}",
         )
 
