@@ -45,4 +45,4 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
             raise ValueError("pi must extend an encoding once, got one with scaled positions: give the whole factor")
         extended = term.function(encoding, dims, **dict(term.options))
         encoding = extended if extended.embed is encoding.embed else embedding_tokens(extended)
-    return encoding if encoding.spec is None else replace(encoding, spec=encoding.spec.extended(extend))
+    return encoding if encoding.spec is None else dataclasses.replace(encoding, spec=encoding.spec.extended(extend))
