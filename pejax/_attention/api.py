@@ -156,7 +156,7 @@ def prepared(
     check_hooks(hooks)
     checked = check_options(q, **options)
     check_hooks_causal(checked.causal, hooks)
-    if k_positions is None:
+    if positions is not None and k_positions is None:
         positions = follow_arrays(positions, q.shape[:-2], causal=checked.causal, spans=checked.uses_distance)
     seed, rate = check_dropout(dropout)
     operands, layout = prepare(q, k, v, positions, k_positions, hooks, seed, key_bias=key_bias)

@@ -202,7 +202,7 @@ class AttentionFunction:
         options = options._replace(dropout_rate=rate, precision=precision)
 
         positions = self.positions
-        if self.k_positions is None:
+        if positions is not None and self.k_positions is None:
             positions = follow_arrays(positions, query.shape[:-2], causal=causal, spans=options.uses_distance)
 
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:

@@ -111,7 +111,7 @@ def linear_attention(
     check_extent(encoding, extent, positions)
     causal = encodings.causality(encoding, causal)
     params = encodings.adapt(encoding, {} if params is None else params, k.shape[-3] if extent is None else extent)
-    if k_positions is None:
+    if positions is not None and k_positions is None:
         positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=False)
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
     sides = as_token_positions(positions), as_token_positions(positions if k_positions is None else k_positions)

@@ -134,8 +134,7 @@ def test_caches_and_positions_that_rise_are_read_as_before():
     np.testing.assert_array_equal(attend(ALIBI, q, k, v, positions=at), attend(ALIBI, q, k, v, positions=at + 7))
     step = attend(ALIBI, q[3:4], k, v, positions=at[3:4], k_positions=at)
     np.testing.assert_allclose(step[0], whole[3], atol=1e-6)
-    gaps = follow_arrays(3 * at, (T,), causal=True, spans=True)
-    assert gaps.tolist() == (3 * at).tolist()
+    assert follow_arrays(3 * at, (T,), causal=True, spans=True).order is None
 
 
 COUNT = jax.jit(lambda at, ids: follow_arrays(TokenPositions(at, segment_ids=ids), (T,), causal=True, spans=True).order)

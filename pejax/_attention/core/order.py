@@ -11,21 +11,19 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
-from pejax._positions import Positions, as_token_positions
+from pejax._positions import Positions, TokenPositions, as_token_positions
 
 LARGEST = 2.0**30
 """Bound of the numbers that count tokens: int32 holds them, and their sum in float32 is close enough to tell."""
 
 
-def follow_arrays(
-    positions: Positions | None, shape: tuple[int, ...], *, causal: bool, spans: bool
-) -> Positions | None:
-    """Return the positions of tokens that attend to each other, with an order that never shows a token what follows it.
+def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool, spans: bool) -> TokenPositions:
+    """Return tokens that attend to each other, with an order that never shows a token what follows it.
 
     Known positions that rise are returned as they are: their order is that of the arrays. Traced ones get an order.
 
     Args:
-        positions: positions of the queries and of the keys. None = 0 ... T-1.
+        positions: positions of the queries and of the keys.
         shape: `(*B, T)`.
         causal: whether keys after the query are masked; if not, the positions are returned as they are.
         spans: whether a mask reads distances in the order (`window`, `distance_range`). The order then is a count that
@@ -34,20 +32,23 @@ def follow_arrays(
     Raises:
         ValueError: known positions that repeat or fall within a segment.
     """
-    if positions is None or not causal:
-        return positions
     tokens = as_token_positions(positions)
     shapes = shape[-1:], shape
-    if tokens.order is not None or tokens.has_position is not None or tokens.positions.shape not in shapes:
-        return positions
+    if (
+        not causal
+        or tokens.order is not None
+        or tokens.has_position is not None
+        or tokens.positions.shape not in shapes
+    ):
+        return tokens
     if not jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger):
-        return positions
+        return tokens
     places, segments = tokens.positions, tokens.segment_ids
     if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (places, segments)):
         order = _count(places, segments) if spans else jnp.arange(shape[-1], dtype=jnp.int32)
         return tokens._replace(order=order)
     _check_rise(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments))
-    return positions
+    return tokens
 
 
 def _check_rise(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B T"]) -> None:
