@@ -79,9 +79,9 @@ def check_read(function: Callable) -> None:
 
 
 def arrays(hint: Any) -> set[str]:
-    """Return which arrays an annotation takes, "Num" or "Int" among them."""
+    """Return which arrays of JAX an annotation takes, "Num" or "Int" among them."""
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return {hint.dtype.__name__}
+        return {hint.dtype.__name__} if hint.array_type is jax.Array else set()
     return set().union(*map(arrays, typing.get_args(hint)))
 
 
