@@ -19,6 +19,7 @@ from pejax._dims import Dims
 from pejax._encoding import STEP, Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.frequencies import extend_frequencies
+from pejax._host import to_jax
 from pejax._ops.axes import Order, axis_groups, on_axes, pair_axes
 from pejax._ops.checks import check_choice, check_position_type
 from pejax._ops.phases import geometric_frequencies
@@ -196,6 +197,7 @@ def rope(
         return params
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
+        positions = to_jax("positions", positions)
         check_position_type(positions)
         if raster:
             if positions.shape[-1:] != (dims.axes,):

@@ -19,7 +19,7 @@ from plain_calls import GROUPS, Call, plain_calls
 
 import pejax
 from pejax import models
-from pejax._arguments import checked, read_arguments
+from pejax._arguments import read_arguments
 from pejax._host import DigitsLost, check_digits
 from pejax._positions import as_token_positions
 from pejax.models.generation.prompts import as_prompts
@@ -67,21 +67,21 @@ def doors() -> Iterator[Any]:
                 yield pytest.param(function, parameter, id=f"{name}-{parameter.name}")
 
 
-READING = checked(lambda: None).__code__
-"""What runs where a function reads its arguments by their annotations."""
+class Thing:
+    """A value that no function takes."""
 
 
-def is_read(function: Any) -> bool:
-    """Return whether the arguments of a function are read, below other decorators, too."""
-    while hasattr(function, "__wrapped__") and function.__code__ is not READING:
-        function = function.__wrapped__
-    return function.__code__ is READING
+def check_read(function: Callable) -> None:
+    """Call a function with things alone: it must refuse the first by its annotation, as functions do that read them."""
+    needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+    with pytest.raises(TypeError, match=r"must be .*, got Thing"):
+        function(**{one.name: Thing() for one in needed if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)})
 
 
 def arrays(hint: Any) -> set[str]:
-    """Return which arrays an annotation takes, "Num" or "Int" among them."""
+    """Return which arrays of JAX an annotation takes, "Num" or "Int" among them."""
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return {hint.dtype.__name__}
+        return {hint.dtype.__name__} if hint.array_type is jax.Array else set()
     return set().union(*map(arrays, typing.get_args(hint)))
 
 
@@ -104,7 +104,7 @@ def hostile(hint: Any) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("function", "parameter"), list(doors()))
 def test_no_door_changes_a_number_from_the_host(function, parameter):
-    assert is_read(function), "its arguments are not read by their annotations"
+    check_read(function)
     values = list(hostile(parameter.annotation))
     assert values, f"{parameter.annotation} keeps no digits"
     only = inspect.Signature([parameter.replace(kind=parameter.KEYWORD_ONLY)])
@@ -124,6 +124,12 @@ def test_prompts_and_records_behind_the_doors_keep_their_digits():
     for one in (STAMPS, pejax.TokenPositions(STAMPS)):
         with pytest.raises(ValueError, match="positions must not lose digits in float32"):
             as_token_positions(one)
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.uint64])
+def test_unsigned_numbers_become_signed(kind):
+    assert pejax.packed_positions(np.ones((1, 2), kind)).segment_ids.dtype == jnp.int32
+    assert as_token_positions(np.arange(2, dtype=kind)).positions.dtype == jnp.int32
 
 
 @pytest.mark.parametrize(
