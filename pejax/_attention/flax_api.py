@@ -218,10 +218,10 @@ class AttentionFunction:
         extent = key.shape[-3] if self.extent is None else self.extent
         operands = query, key, value, tokens, k_tokens
         axes = position_axes(self.encoding, None, query, tokens)
-        if self.encoding.adapt is None or is_one_extent(extent, axes):
+        if self.encoding.adapt is None or axes > 1 or is_one_extent(extent, axes):
             return rotate_and_attend(self.encoding, self.params, False, attend, extent, *operands)
         extents = jnp.asarray(extent)
         if query.ndim != 4 or extents.shape != query.shape[:1] or not rotates_alone(self.encoding):
-            rule = "extent must be one length or grid, or lengths (B,) of an encoding that does nothing but rotate"
+            rule = "extent must be one length, or lengths (B,) of an encoding that does nothing but rotate"
             raise ValueError(f"{rule} (attend takes any), got shape {extents.shape} for {named(self.encoding)}")
         return rotate_by_example(self.encoding, self.params, False, attend, extents, *operands)
