@@ -69,7 +69,7 @@ def test_examples_are_cut_at_slots_of_their_own():
 
 
 def test_no_position_is_taken_twice():
-    model, ids = make("rope"), IDS[:, :2]
+    model, ids = make("alibi"), IDS[:, :2]
     segments = jnp.asarray([[0, 1], [1, 1]])  # the first example is padded on the left
     empty, two = model.stack.empty_cache(2, SLOTS), jnp.asarray([[0, 1, *[0] * 10]] * 2)
     cache = empty._replace(tokens=TokenPositions(two, segment_ids=two.at[:, 0].set(1)), used=jnp.int32(2))
@@ -93,7 +93,7 @@ def test_no_position_is_taken_twice():
 
 
 def test_what_cannot_be_cut():
-    model = make("rope")
+    model = make("alibi")
     cache = model.stack.empty_cache(2, SLOTS)._replace(used=jnp.int32(3))
     for length in (-1, 4, jnp.asarray([1, 4])):
         with pytest.raises(ValueError, match="length must be from 0 to used=3, got "):
