@@ -20,7 +20,7 @@ from cases import Case
 
 from pejax import _patches as patches
 from pejax import _positions as positions
-from pejax._attention import encoded
+from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
 from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
 from pejax._encodings import (
@@ -708,15 +708,15 @@ MUTANTS = {
         PATCHES,
     ),
     "sizes: the grid of another image": (
-        encoded._at_extents,
-        "jax.vmap(attend_at)(extent,",
-        "jax.vmap(attend_at)(extent[::-1],",
+        by_example.attend_at_extents,
+        "operands = extent, q,",
+        "operands = extent[::-1], q,",
         SIZES["relative_table"],
     ),
     "sizes: the factor of the first image": (
-        encoded._at_extents,
-        "jax.vmap(attend_at)(extent,",
-        "jax.vmap(attend_at)(0 * extent + extent[:1],",
+        by_example.rotate_by_example,
+        "jax.vmap(rotated)(extent,",
+        "jax.vmap(rotated)(0 * extent + extent[:1],",
         SIZES["rope_axial(extend='ntk')"],
     ),
     "sizes: an input at the grid of another image": (

@@ -19,7 +19,7 @@ from pejax._positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, ends
 from pejax.models.generation.sampling import Sampling, check_sampling, sample
 from pejax.models.networks.encoder_decoder import EncoderDecoder
-from pejax.models.stack.transformer import Cache
+from pejax.models.stack.cache import Cache
 
 
 def generate_answers(

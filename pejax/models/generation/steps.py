@@ -13,7 +13,7 @@ from pejax.models.generation.prompts import ends
 from pejax.models.generation.sampling import Sampling, sample
 from pejax.models.networks.decoder import Decoder
 from pejax.models.parts.rolling import Rolling
-from pejax.models.stack.transformer import Cache
+from pejax.models.stack.cache import Cache
 
 POLICIES = ("stepwise", "recompute")
 LENGTH_INDEPENDENT = "length_independent"

@@ -112,8 +112,9 @@ class Decoder(nnx.Module):
 
         Args:
             ids: ids of the tokens that follow those in the cache.
-            cache: result of `stack.empty_cache`, or of the previous call.
-            tokens: positions of these tokens, with segment ids if the cache holds padding or several segments.
+            cache: result of `stack.empty_cache`, or of the previous call; `cache.cut(length)` drops its last tokens.
+            tokens: positions of these tokens, which no token of their segment has, with segment ids if the cache holds
+                padding or several segments.
             extent: the length or lengths that the encoding adapts to, as in `attend`.
         """
         x, cache = self.stack(self.embedding(ids), tokens, extent, cache=cache)  # pyright: ignore[reportAssignmentType]

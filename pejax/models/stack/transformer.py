@@ -1,8 +1,7 @@
-"""The layers of an encoder or decoder with their encodings (`Stack`), and the KV cache."""
+"""The layers of an encoder or decoder with their encodings (`Stack`)."""
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,24 +18,9 @@ from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.parts.layers import make_norm, normed
 from pejax.models.parts.rolling import Rolling, rolling_step
+from pejax.models.stack.cache import Cache, batched, check_cacheable, with_new_tokens
 from pejax.models.stack.layer_scan import Body
 from pejax.models.stack.layered import Layered
-
-
-class Cache(NamedTuple):
-    """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
-
-    Attributes:
-        layers: keys and values `(layers, B, S, K, D)`, one entry per `Body`: the layers that one program computes.
-        tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
-        used: number of tokens so far, padding included; without `rolling` the number of filled slots.
-        rolling: the tokens that a rolling cache keeps; None = all of them.
-    """
-
-    layers: tuple[LayerCache, ...]
-    tokens: TokenPositions
-    used: Int[Array, ""]
-    rolling: Rolling | None = None
 
 
 class Stack(Layered):
@@ -88,13 +72,13 @@ class Stack(Layered):
         shared = self.shared_params()
         if cache is None:
             return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
-        _check_cacheable(cache, tokens)
+        check_cacheable(cache, tokens)
         rolling = cache.rolling
         if rolling is None:
-            cache_tokens = _with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
+            cache_tokens = with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
             context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
         else:
-            tokens = _batched(tokens, x.shape[0])
+            tokens = batched(tokens, x.shape[0])
             self._check_rolling(rolling, x.shape[1], extent)
             step, cache_tokens = rolling_step(rolling, cache.tokens, tokens)
             context = context._replace(tokens=tokens, rolling=step)
@@ -166,35 +150,6 @@ class Stack(Layered):
         zeros = lambda: jnp.zeros((batch, slots), jnp.int32)  # arrays of their own, so that a caller can donate them
         layers = tuple(map(empty, self.layers.bodies))
         return Cache(layers, TokenPositions(zeros(), segment_ids=zeros()), jnp.zeros((), jnp.int32), rolling)
-
-
-def _check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
-    """Raise ValueError for tokens that a cache cannot hold; outside jit, also for more tokens than empty slots."""
-    if (
-        not jnp.issubdtype(tokens.positions.dtype, jnp.integer)
-        or tokens.order is not None
-        or tokens.has_position is not None
-    ):
-        fields = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
-        received = f"{tokens.positions.dtype} positions, and {', '.join(fields) or 'neither'}"
-        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {received}")
-    slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
-    if cache.rolling is None and not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
-        raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
-
-
-def _with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:
-    """Return the positions in the slots of a cache, with new tokens written from slot `start` on."""
-    write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
-    new = _batched(tokens, batch)
-    return TokenPositions(write(slots.positions, new.positions), segment_ids=write(slots.segment_ids, new.segment_ids))
-
-
-def _batched(tokens: TokenPositions, batch: int) -> TokenPositions:
-    """Return positions and segment ids `(B, T)` in int32; without segment ids, all tokens are in segment 1."""
-    with_batch = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
-    segment_ids = jnp.ones_like(tokens.positions) if tokens.segment_ids is None else tokens.segment_ids
-    return TokenPositions(with_batch(tokens.positions), segment_ids=with_batch(segment_ids))
 
 
 def sequence_tokens(ids: Int[Array, "B T"], segments: Int[Array, "B T"] | None, name: str = "ids") -> TokenPositions:

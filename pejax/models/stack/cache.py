@@ -1,0 +1,112 @@
+"""The KV cache: what it holds, which tokens it takes, and how it is cut."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from pejax._positions import TokenPositions
+from pejax.models.parts.attention import LayerCache
+from pejax.models.parts.rolling import Rolling
+
+
+class Cache(NamedTuple):
+    """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
+
+    Attributes:
+        layers: keys and values `(layers, B, S, K, D)`, one entry per `Body`: the layers that one program computes.
+        tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
+        used: number of tokens so far, padding included; without `rolling` the number of filled slots.
+        rolling: the tokens that a rolling cache keeps; None = all of them.
+    """
+
+    layers: tuple[LayerCache, ...]
+    tokens: TokenPositions
+    used: Int[Array, ""]
+    rolling: Rolling | None = None
+
+    def cut(self, length: int | Int[Array, "*B"]) -> "Cache":
+        """Return the cache with its first slots alone, as it was before later tokens came, such as rejected drafts.
+
+        Keys and values stay where they are, and are not copied: the slots behind count as empty, and are written next.
+
+        Args:
+            length: number of slots to keep, padding included, at most `used`; one for all examples, or one for each.
+                Then the cache keeps the slots of the longest, and those between are padding. It may be traced.
+
+        Raises:
+            ValueError: a rolling cache, whose dropped tokens cannot come back; a negative length, or one above `used`,
+                as far as both are known.
+
+        Examples:
+            >>> from flax import nnx
+            >>> from pejax.models import Decoder, decoder
+            >>> model = Decoder(decoder(vocab=16, length=8, width=8, layers=1, heads=2), rngs=nnx.Rngs(0))
+            >>> ids, tokens = jnp.ones((1, 4), jnp.int32), TokenPositions(jnp.arange(4))
+            >>> _, cache = model.cached(ids, model.stack.empty_cache(1, 8), tokens=tokens, extent=4)
+            >>> int(cache.cut(3).used)
+            3
+        """
+        if self.rolling is not None:
+            raise ValueError("a rolling cache cannot be cut, because the tokens that it dropped do not come back")
+        if not isinstance(length, Tracer) and not isinstance(self.used, Tracer):
+            kept = np.asarray(length)
+            if kept.min() < 0 or kept.max() > int(self.used):
+                raise ValueError(f"length must be from 0 to used={int(self.used)}, got {kept.tolist()}")
+        length = jnp.asarray(length, jnp.int32)
+        is_kept = jnp.arange(self.tokens.positions.shape[-1]) < length.reshape(-1, 1)
+        kept = lambda values: jnp.where(is_kept, values, 0)
+        tokens = TokenPositions(kept(self.tokens.positions), segment_ids=kept(self.tokens.segment_ids))
+        return self._replace(tokens=tokens, used=jnp.max(length))
+
+
+def check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
+    """Raise ValueError for tokens that a cache cannot hold; outside jit, also for too many, or those that it has."""
+    if (
+        not jnp.issubdtype(tokens.positions.dtype, jnp.integer)
+        or tokens.order is not None
+        or tokens.has_position is not None
+    ):
+        fields = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
+        received = f"{tokens.positions.dtype} positions, and {', '.join(fields) or 'neither'}"
+        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {received}")
+    slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
+    if cache.rolling is None and not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
+        raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
+    _check_new(cache, tokens)
+
+
+def _check_new(cache: Cache, tokens: TokenPositions) -> None:
+    """Raise ValueError for a token at a position that another one of its segment has, if nothing is traced."""
+    segments = np.int64(1) if tokens.segment_ids is None else tokens.segment_ids
+    arrays = (cache.tokens.positions, cache.tokens.segment_ids, tokens.positions, segments)
+    if any(isinstance(array, Tracer) for array in arrays):
+        return
+    old_at, old_in, new_at, new_in = (np.asarray(array, np.int64) for array in arrays)
+    shape = (len(old_at), new_at.shape[-1])
+    rows = zip(old_at, old_in, np.broadcast_to(new_at, shape), np.broadcast_to(new_in, shape), strict=True)
+    for row, (old_at, old_in, new_at, new_in) in enumerate(rows):
+        at, document = (np.concatenate(pair) for pair in ((old_at, new_at), (old_in, new_in)))
+        first = np.unique((document << 32) + at, return_index=True)[1]
+        again = np.setdiff1d(np.flatnonzero(document), first)
+        if np.any(again >= len(old_at)):  # a new token, not one that was there before
+            rule = "a cache takes tokens at positions that no token of their segment has"
+            way = "cache.cut(length) drops the tokens from a slot on"
+            raise ValueError(f"{rule}, got {at[again].max()} again in example {row}: {way}")
+
+
+def with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:
+    """Return the positions in the slots of a cache, with new tokens written from slot `start` on."""
+    write = lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=1)
+    new = batched(tokens, batch)
+    return TokenPositions(write(slots.positions, new.positions), segment_ids=write(slots.segment_ids, new.segment_ids))
+
+
+def batched(tokens: TokenPositions, batch: int) -> TokenPositions:
+    """Return positions and segment ids `(B, T)` in int32; without segment ids, all tokens are in segment 1."""
+    with_batch = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
+    segment_ids = jnp.ones_like(tokens.positions) if tokens.segment_ids is None else tokens.segment_ids
+    return TokenPositions(with_batch(tokens.positions), segment_ids=with_batch(segment_ids))
