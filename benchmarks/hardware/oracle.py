@@ -88,9 +88,12 @@ def gradients(
     )
 
 
-def relative_error(got: Any, want: Any) -> float:
-    """Return the norm of the error over the norm of the right value, 1 where that is 0; NaN if any value is."""
+def relative_error(got: Any, want: Any, least: float = 0.0) -> float:
+    """Return the norm of the error over that of the right value; NaN if any value is.
+
+    The norm of the right value counts as at least `least`, and as 1 where both are 0.
+    """
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     same = np.isneginf(got) & np.isneginf(want)
     got, want = np.where(same, 0.0, got), np.where(same, 0.0, want)
-    return float(np.linalg.norm(got - want) / (np.linalg.norm(want) or 1.0))
+    return float(np.linalg.norm(got - want) / (max(np.linalg.norm(want), least) or 1.0))
