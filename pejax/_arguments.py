@@ -323,8 +323,11 @@ def _converter(array_type: Any, law: Callable[[np.ndarray], None] = _no_law) -> 
         if _is_not_finite(value):
             raise ValueError
         if law is not _no_law:
-            with contextlib.suppress(TypeError):  # a list of traced numbers, which cannot be seen
+            try:
                 law(_on_host(value))
+            except TypeError:  # a list with traced numbers, which cannot be seen
+                for one in jax.tree.leaves(value):
+                    law(np.zeros(()) if isinstance(one, Tracer) else _on_host(one))
             value = signed(value)
         if isinstance(value, array_type):
             return value

@@ -44,7 +44,9 @@ def with_way_out(name: str, lost: DigitsLost) -> str:
     """Return the message for an argument, with what to do instead."""
     argument = name.rpartition(": ")[2].rpartition(".")[2]
     way = next((way for part, way in WAYS if part in argument), None)
-    return f"{name} {lost}: {way}, or set jax_enable_x64" if way else f"{name} {lost}"
+    is_time = "must be numbers" in str(lost)
+    wider = "" if jax.config.jax_enable_x64 or is_time else ", or set jax_enable_x64"
+    return f"{name} {lost}: {way}{wider}" if way else f"{name} {lost}"
 
 
 def check_whole(values: np.ndarray) -> None:
@@ -90,9 +92,15 @@ def _span(values: np.ndarray) -> np.ndarray:
 
 
 def _extent_along(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return largest minus smallest; without 0 where others differ: it is also where padding is, away from the text."""
+
+    def extent(counts: np.ndarray) -> np.ndarray:
+        largest = values.max(axis, keepdims=True, initial=-np.inf, where=counts)
+        return np.maximum(largest - values.min(axis, keepdims=True, initial=np.inf, where=counts), 0.0)
+
     finite = np.isfinite(values)
-    largest = values.max(axis, keepdims=True, initial=-np.inf, where=finite)
-    return np.maximum(largest - values.min(axis, keepdims=True, initial=np.inf, where=finite), 0.0)
+    others = extent(finite & (values != 0))
+    return np.where(others > 0, others, extent(finite))
 
 
 def to_jax(name: str, values: Any) -> jax.Array:
@@ -111,7 +119,9 @@ def to_jax(name: str, values: Any) -> jax.Array:
 
 
 def signed(values: Any) -> Any:
-    """Return unsigned numbers of 32 and 64 bits, which are known to fit, in the signed type that JAX keeps."""
-    if isinstance(values, np.ndarray | np.generic) and values.dtype.kind == "u" and values.dtype.itemsize >= 4:
+    """Return unsigned numbers, which are known to fit, in a signed type that JAX keeps, and others in native bytes."""
+    if not isinstance(values, np.ndarray | np.generic):
+        return values
+    if values.dtype.kind == "u":
         return values.astype(kept(np.int64))
-    return values
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

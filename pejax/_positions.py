@@ -220,7 +220,8 @@ def segments_of_positions(positions: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
         >>> segments_of_positions(jnp.asarray([0, 1, 2, 0, 1, 0])).tolist()
         [1, 1, 1, 2, 2, 3]
     """
-    begins = positions[..., 1:] != positions[..., :-1] + 1
+    before, after = positions[..., :-1], positions[..., 1:]
+    begins = (after != before + 1) | (after <= before)  # the sum of the largest integer and 1 wraps
     first = jnp.ones_like(positions[..., :1], jnp.int32)
     return jnp.cumsum(jnp.concatenate([first, begins.astype(jnp.int32)], axis=-1), axis=-1, dtype=jnp.int32)
 

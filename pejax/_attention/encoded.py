@@ -117,7 +117,7 @@ def attend(
     params = {} if params is None else params
     causal = causality(encoding, causal)
     in_order = positions is None and k_positions is None
-    if positions is not None and k_positions is None and axis_count == 1:
+    if positions is not None and k_positions is None:
         spans = any(options.get(name) is not None for name in ("window", "distance_range")) or bool(encoding.bands)
         positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=spans)
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)

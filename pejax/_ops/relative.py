@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from pejax._host import to_jax
 from pejax._ops.checks import check_position_type
 
 LONGEST = 2.0**30
@@ -116,7 +117,7 @@ def _comparable(q_positions: Num[Array, "T *A"], k_positions: Num[Array, "S *A"]
     """Return positions of queries and keys in one type in which their differences are those of the positions."""
     if q_positions.shape[1:] != k_positions.shape[1:]:
         raise ValueError(f"positions of queries and keys must share axes, got {q_positions.shape}, {k_positions.shape}")
-    sides = q_positions, k_positions
+    sides = to_jax("q_positions", q_positions), to_jax("k_positions", k_positions)
     for positions in sides:
         check_position_type(positions)
     if all(x.dtype == jnp.uint32 for x in sides):  # counted from 2^31

@@ -4,6 +4,7 @@ offset_positions    time stamps and other large numbers  ->  distances from an o
 segment_ids_of      hashes, names and other labels        ->  1, 2, 3 ..., int32
 """
 
+import datetime
 import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
@@ -64,9 +65,8 @@ def offset_positions(
         [0.0, 24.0]
     """
     known = _known("offset_positions", "values", values)
-    if known.dtype.kind == "f" and isinstance(values, list | tuple):
-        whole = np.asarray(values, object)  # integers of both signs beyond 63 bits, of which NumPy makes float64
-        known = whole if all(type(one) is int for one in whole.flat) else known
+    if known.dtype.kind in "fO" and isinstance(values, list | tuple):
+        known = _of_list(known, np.asarray(values, object))
     if not known.size:
         raise ValueError(f"offset_positions: values must have at least one, got shape {known.shape}")
     times = known.dtype.kind in "mM"
@@ -116,9 +116,28 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
     padding = padding.item() if known_scalar and not isinstance(padding, Tracer) else padding
     if padding is not None and not _is_label(padding):
         raise TypeError(f"segment_ids_of: padding must be a label, an integer or a string, got {shown(padding)}")
+    kinds = {"i": int, "u": int, "U": str, "S": bytes}
+    if padding is not None and not isinstance(padding, kinds.get(known.dtype.kind, int | str | bytes)):
+        kind = kinds[known.dtype.kind].__name__
+        raise TypeError(f"segment_ids_of: padding must be a label of the type of the others, {kind}, got {padding!r}")
     rows = known.reshape(math.prod(known.shape[:-1]), known.shape[-1])
     numbered = [_numbered(row, padding) for row in rows]
     return jnp.asarray(np.asarray(numbered, np.int32).reshape(known.shape))
+
+
+def _of_list(known: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return the numbers or times of a list as they are, where NumPy would round or not know them."""
+    kinds = {type(one) for one in items.flat}
+    for kind, name in ((datetime.datetime, "datetime64[us]"), (datetime.timedelta, "timedelta64[us]")):
+        if kinds == {kind} and not any(getattr(one, "tzinfo", None) for one in items.flat):
+            return items.astype(name)
+    whole = [isinstance(one, int | np.integer) and not isinstance(one, bool) for one in items.flat]
+    if all(whole):  # integers of both signs beyond 63 bits, of which NumPy makes float64
+        return np.asarray([int(one) for one in items.flat], object).reshape(items.shape)
+    largest = max((abs(int(one)) for one, is_whole in zip(items.flat, whole, strict=True) if is_whole), default=0)
+    if largest > 2**53:
+        raise ValueError(f"offset_positions: values must be all whole, or all below 2^53, got {largest} beside floats")
+    return known
 
 
 def _numbered(row: np.ndarray, padding: Any) -> list[int]:
@@ -146,6 +165,8 @@ def _known(caller: str, name: str, values: Any, dtype: Any = None) -> np.ndarray
     if isinstance(values, Tracer) or not isinstance(values, np.ndarray | np.generic | Array | list | tuple | range):
         rule = f"{caller}: {name} must be known, an array or a list"
         raise TypeError(f"{rule}: call it outside jax.jit, got {shown(values)}")
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{caller}: {name} must have no mask, got a masked array: give its data where it is valid")
     try:
         return np.asarray(values, dtype)
     except (ValueError, TypeError, jax.errors.JAXTypeError):
@@ -156,8 +177,9 @@ def _exact_numbers(name: str, values: np.ndarray) -> np.ndarray:
     """Return numbers in a type of integers, or in float64; whole numbers beyond 64 bits are Python's."""
     if values.dtype == object and all(type(one) is int for one in values.flat):
         return values
-    if values.dtype.kind not in "iuf" or (values.dtype.itemsize < 4 and values.dtype.kind == "f"):
-        raise TypeError(f"offset_positions: {name} must be integers, floats of 32 bits or times, got {values.dtype}")
+    if values.dtype.kind not in "iuf" or (values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8)):
+        rule = f"offset_positions: {name} must be integers, floats of 32 or 64 bits, or times"
+        raise TypeError(f"{rule} such as datetime64, got {values.dtype}")
     if values.dtype.kind != "f":
         return values
     if not np.isfinite(values).all():

@@ -18,7 +18,7 @@ from pejax._dims import Dims
 from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params, named
 from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
-from pejax.models.stack.extents import own_extents
+from pejax.models.stack.extents import own_extents, with_segments
 
 
 @jax.tree_util.register_pytree_node_class
@@ -148,9 +148,13 @@ class PositionalAttention(nnx.Module):
         """Return the default extent: the trained grid, the length of each row, or in a step its position + 1."""
         if self.dims.axes > 1:
             return self.dims.extent
-        tokens = as_token_positions(q_tokens if k_tokens is None or queries == 1 < keys else k_tokens)
-        if queries == 1 < keys:  # the one token of a row stands for the text that ends in it
+        continues = queries < keys and (queries == 1 or self.dims.causal or self.encoding.causal)
+        tokens = as_token_positions(q_tokens if k_tokens is None or continues else k_tokens)
+        # The last token of a row stands for the text that ends in it.
+        if continues and (queries == 1 or tokens.segment_ids is None):
             tokens = TokenPositions(tokens.positions, segment_ids=jnp.ones_like(tokens.positions, jnp.int32))
+        elif self._bound is not None:
+            tokens = with_segments(tokens)
         extent = own_extents(tokens, keys, (self.encoding,), lambda _: self._params())
         if np.shape(extent) == (1,):
             return extent[0]  # pyright: ignore[reportIndexIssue]
@@ -195,7 +199,8 @@ def attention_module(
 
     Args:
         encoding: the record.
-        dims: the dims that the encoding was made for; heads and head_dim as in the layer.
+        dims: the dims that the encoding was made for; heads and head_dim as in the layer. Calls are causal if they are,
+            or if the encoding was made so, whatever mask is given.
         rngs: random streams; parameters are drawn from `params`.
         shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
             for all layers). None = this module gets its own.

@@ -278,3 +278,28 @@ def test_every_public_function_keeps_digits_or_refuses(group):
             for words, value in hostile(hint):
                 with pytest.raises(ValueError, match=words):
                     call.function(**{**call.arguments, argument: value})
+
+
+def test_padding_at_zero_does_not_widen_the_span():
+    """Half of the row is padding at 0: the span of the others is 3 s, so 64 s are no rounding of it."""
+    stamps = np.asarray([0.0, 0.0, 1.7642e9, 1.7642e9 + 1, 1.7642e9 + 3])
+    with pytest.raises(ValueError, match="must not lose digits in float32"):
+        pejax.rope_apply(jnp.ones((5, 2, 8)), stamps, pejax.rope_frequencies(8))
+
+
+def test_a_list_of_known_and_traced_numbers_keeps_the_known_ones():
+    late = np.int64(2**32 + 1)
+    with pytest.raises(ValueError, match="must fit int32, got 4294967297"):
+        jax.jit(lambda one: pejax.segment_positions([one, one, late]))(1)
+
+
+@pytest.mark.parametrize("kind", ["u1", "u2", ">i4", ">i8", "<u8"])
+def test_every_width_and_byte_order_of_integers_is_read(kind):
+    assert pejax.segment_positions(np.asarray([1, 1, 2, 0], kind)).tolist() == [0, 1, 0, 0]
+
+
+def test_hooks_that_are_called_directly_keep_digits():
+    far = np.arange(3) + 2**32
+    hook = pejax.from_distance(lambda params, relative: relative.astype(jnp.float32))
+    with pytest.raises(ValueError, match="q_positions must fit int32, got 4294967298"):
+        hook({}, jnp.ones((3, 8)), jnp.ones((3, 8)), far, np.arange(3))

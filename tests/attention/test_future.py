@@ -63,6 +63,7 @@ def whole_decoder():
     return lambda x, at: model(jnp.round(jnp.abs(x[None, :, 0])).astype(jnp.int32) % 16, tokens=TokenPositions(at))[0]
 
 
+GRID = pejax.make_encoding("none", Dims(H, D, causal=True, axes=2, extent=(2, 4)))
 ALONE = {"hooks": pejax.attention_hooks(ALIBI, {}), "causal": True}
 EXTENDED = pejax.extend_encoding(OWN, DIMS, pejax.extensions.pi(factor=2))
 DOORS = {
@@ -80,6 +81,7 @@ DOORS = {
     ),
     "attention_fn": lambda: by_head(lambda q, k, v, at: attention_fn(ALIBI, positions=at)(q, k, v)),
     "linear_attention": lambda: by_head(lambda q, k, v, at: linear_attention(ROPE, q, k, v, positions=at)),
+    "attend on several axes": lambda: by_head(lambda q, k, v, at: attend(GRID, q, k, v, positions=at)),
     "Linen": linen_layer,
     "attention_module": nnx_layer,
     "Decoder": whole_decoder,
@@ -156,3 +158,15 @@ def test_a_count_that_would_not_fit_is_that_of_the_slots():
     assert COUNT(far, jnp.ones(T, jnp.int32)).tolist() == list(range(T))
     most = jnp.asarray([-(2**31) + 1, 2**31 - 1, *range(2, T)])
     assert np.all(np.diff(np.asarray(COUNT(most, jnp.ones(T, jnp.int32)))) > 0)
+
+
+def test_a_cache_takes_tokens_in_the_order_of_their_positions():
+    model = Decoder(decoder(vocab=16, length=T, width=H * D, layers=1, heads=H), rngs=nnx.Rngs(0))
+    ids, cache = jnp.ones((1, 4), jnp.int32), model.stack.empty_cache(1, T)
+    with pytest.raises(ValueError, match=r"in the order of their positions, got 3 at token 1 and 0 at token 2"):
+        model.cached(ids, cache, tokens=TokenPositions(jnp.asarray([2, 3, 0, 1])), extent=T)
+
+
+def test_a_jump_between_the_largest_integers_begins_a_document():
+    ends = jnp.asarray([2**31 - 1, -(2**31), 1 - 2**31, 5])
+    assert pejax.segments_of_positions(ends).tolist() == [1, 2, 2, 3]

@@ -1,5 +1,6 @@
 """Positions from times and large numbers, and segment ids from labels, against Python's integers and float64."""
 
+import datetime
 from typing import Any
 
 import jax
@@ -76,8 +77,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nan": ([0.0, np.nan], {}, "values must be finite, got nan"),
     "NaT": (np.asarray(["NaT"], "datetime64[s]"), {}, "values must be known times, got NaT"),
     "text": ("2026", {}, "values must be known, an array or a list: .*, got '2026'"),
-    "texts": (["2026"], {}, "values must be integers, floats of 32 bits or times, got <U4"),
-    "16 bits": (np.ones(2, np.float16), {}, "values must be integers, floats of 32 bits or times, got float16"),
+    "texts": (["2026"], {}, "values must be integers, floats of 32 or 64 bits, .*, got <U4"),
+    "16 bits": (np.ones(2, np.float16), {}, "values must be integers, floats of 32 or 64 bits, .*, got float16"),
     "a far origin": (SECONDS, {"origin": 0}, "positions must not lose digits in float32, got 1764200000.0"),
     "half an origin": ([1, 2], {"origin": 0.5}, "origin must be whole, as the values are, got 0.5"),
     "an origin of another kind": (np.asarray([1], "M8[s]"), {"origin": 1}, "origin must be a time as .*, got 1"),
@@ -153,3 +154,32 @@ def test_labels_are_refused_in_one_line(labels, padding, words):
     with pytest.raises((TypeError, ValueError), match=f"^segment_ids_of: {words}") as refusal:
         segment_ids_of(labels, padding=padding)
     assert "\n" not in str(refusal.value)
+
+
+def test_datetimes_of_python_are_times():
+    start = datetime.datetime(2026, 1, 1)
+    later = [start + datetime.timedelta(milliseconds=250 * n) for n in range(3)]
+    assert offset_positions(later)[0].tolist() == [0.0, 0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ([2**60 + 1, 0.5], r"all whole, or all below 2\^53"),
+        (np.asarray([np.longdouble(2) ** 60]), "integers, floats of 32 or 64 bits"),
+        (np.ma.masked_array([1.0, 2.0], [False, True]), "must have no mask"),
+    ],
+)
+def test_what_float64_does_not_hold_is_refused(values, rule):
+    with pytest.raises((TypeError, ValueError), match=rule):
+        offset_positions(values)
+
+
+def test_integers_of_several_types_are_exact():
+    assert offset_positions([np.uint64(2**60 + 1), 2**60 - 1])[0].tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize(("labels", "padding"), [(np.asarray([b"a", b""]), ""), (np.asarray([1, 0]), "0")])
+def test_padding_of_another_type_is_refused(labels, padding):
+    with pytest.raises(TypeError, match="padding must be a label of the type of the others"):
+        segment_ids_of(labels, padding=padding)

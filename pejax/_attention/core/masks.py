@@ -171,7 +171,8 @@ def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
         index = tokens.positions
     if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.signedinteger):
         rule = "must have an order, or 1-D signed integer positions, with causal, window or distance_range"
-        raise ValueError(f"{name} {rule}, got {index.dtype}{list(index.shape)}")
+        way = "order=jnp.arange(T) is that of the arrays"
+        raise ValueError(f"{name} {rule}, got {index.dtype}{list(index.shape)}: {way}")
     return index
 
 

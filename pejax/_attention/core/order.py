@@ -47,24 +47,25 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (places, segments)):
         order = _count(places, segments) if spans else jnp.arange(shape[-1], dtype=jnp.int32)
         return tokens._replace(order=order)
-    _check_rise(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments))
+    if fall := first_fall(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments)):
+        rule = "positions must rise from token to token where keys after the query are masked"
+        documents = "segment_ids keep documents and padding apart (packed_positions, segments_of_positions)"
+        one = "order=jnp.arange(T) makes them one sequence as it stands, order=positions one that was rearranged"
+        raise ValueError(f"{rule}, got {fall}: {documents}, {one}")
     return tokens
 
 
-def _check_rise(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B T"]) -> None:
-    """Raise ValueError where a token has no higher position than the token of its segment before it."""
+def first_fall(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B T"]) -> str:
+    """Return in words the first token with no higher position than the one of its segment before it; "" without one."""
     positions, segments = np.broadcast_arrays(positions, segments)
     by_segment = np.argsort(segments, axis=-1, kind="stable")
     places, ids = (np.take_along_axis(x, by_segment, axis=-1) for x in (positions, segments))
     falls = (places[..., 1:] <= places[..., :-1]) & (ids[..., 1:] == ids[..., :-1]) & (ids[..., 1:] != 0)
     if not falls.any():
-        return
+        return ""
     at = tuple(np.argwhere(falls)[0])
     before, after = (*at[:-1], at[-1]), (*at[:-1], at[-1] + 1)
-    got = " and ".join(f"{places[one]} at token {by_segment[one]}" for one in (before, after))
-    rule = "positions must rise from token to token where keys after the query are masked"
-    documents = "segment_ids keep documents and padding apart (packed_positions, segments_of_positions)"
-    raise ValueError(f"{rule}, got {got}: {documents}, order=jnp.arange(T) makes them one sequence")
+    return " and ".join(f"{places[one]} at token {by_segment[one]}" for one in (before, after))
 
 
 def _count(positions: Int[Array, "*B T"], segments: Int[Array, "*B T"] | None) -> Int[Array, "*B T"]:

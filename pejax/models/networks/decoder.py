@@ -16,7 +16,7 @@ from pejax._positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.text_ends import Embedding, TextHead
-from pejax.models.stack.extents import own_extents
+from pejax.models.stack.extents import own_extents, with_segments
 from pejax.models.stack.transformer import Cache, Stack, masked_tokens, sequence_tokens
 
 
@@ -101,7 +101,8 @@ class Decoder(nnx.Module):
         else:
             tokens = follow_arrays(tokens, ids.shape, causal=self.config.causal, spans=True)
         if extent is None:
-            extent = own_extents(tokens, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
+            counted = tokens if "tokens" not in named else with_segments(tokens)
+            extent = own_extents(counted, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
         x = self.embedding(ids, execution, type_ids=type_ids)
         return self.stack(x, tokens, extent, execution=execution)[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
+from pejax._attention.core.order import first_fall
 from pejax._positions import TokenPositions
 from pejax.models.parts.attention import LayerCache
 from pejax.models.parts.rolling import Rolling
@@ -72,7 +73,8 @@ def check_cacheable(cache: Cache, tokens: TokenPositions) -> None:
     ):
         fields = [name for name in ("order", "has_position") if getattr(tokens, name) is not None]
         received = f"{tokens.positions.dtype} positions, and {', '.join(fields) or 'neither'}"
-        raise ValueError(f"a cache holds tokens at integer positions, without order or has_position, got {received}")
+        rule = "a cache holds tokens at integer positions, without order or has_position"
+        raise ValueError(f"{rule}, got {received}: pass TokenPositions(positions, segment_ids=...)")
     slots, new = cache.tokens.positions.shape[-1], tokens.positions.shape[-1]
     if cache.rolling is None and not isinstance(cache.used, Tracer) and int(cache.used) + new > slots:
         raise ValueError(f"a cache of {slots} slots, {int(cache.used)} of them used, cannot take {new} more tokens")
@@ -87,15 +89,18 @@ def _check_new(cache: Cache, tokens: TokenPositions) -> None:
         return
     old_at, old_in, new_at, new_in = (np.asarray(array, np.int64) for array in arrays)
     shape = (len(old_at), new_at.shape[-1])
-    rows = zip(old_at, old_in, np.broadcast_to(new_at, shape), np.broadcast_to(new_in, shape), strict=True)
-    for row, (old_at, old_in, new_at, new_in) in enumerate(rows):
-        at, document = (np.concatenate(pair) for pair in ((old_at, new_at), (old_in, new_in)))
+    new_at, new_in = (np.broadcast_to(array, shape) for array in (new_at, new_in))
+    rows = zip(old_at, old_in, new_at, new_in, strict=True)
+    for row, (were_at, were_in, are_at, are_in) in enumerate(rows):
+        at, document = (np.concatenate(pair) for pair in ((were_at, are_at), (were_in, are_in)))
         first = np.unique((document << 32) + at, return_index=True)[1]
         again = np.setdiff1d(np.flatnonzero(document), first)
-        if np.any(again >= len(old_at)):  # a new token, not one that was there before
+        if np.any(again >= len(were_at)):  # a new token, not one that was there before
             rule = "a cache takes tokens at positions that no token of their segment has"
             way = "cache.cut(length) drops the tokens from a slot on"
             raise ValueError(f"{rule}, got {at[again].max()} again in example {row}: {way}")
+    if fall := first_fall(new_at, new_in):
+        raise ValueError(f"a cache takes the tokens of a segment in the order of their positions, got {fall}")
 
 
 def with_new_tokens(slots: TokenPositions, tokens: TokenPositions, start: Array, batch: int) -> TokenPositions:

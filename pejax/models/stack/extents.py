@@ -64,6 +64,14 @@ def own_extents(
     return extents if follow else longest
 
 
+def with_segments(tokens: TokenPositions) -> TokenPositions:
+    """Return traced positions of one document as such, for `own_extents`: they may begin anywhere, not at 0 alone."""
+    if tokens.segment_ids is not None or not isinstance(tokens.positions, Tracer):
+        return tokens
+    shape = (tokens.positions if tokens.order is None else tokens.order).shape
+    return tokens._replace(segment_ids=jnp.ones(shape, jnp.int32))
+
+
 def document_lengths(tokens: TokenPositions) -> Int[Array, "*B"]:
     """Return the length of the longest document of each row that has segment ids, at least 1.
 
