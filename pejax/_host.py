@@ -44,8 +44,9 @@ def with_way_out(name: str, lost: DigitsLost) -> str:
     """Return the message for an argument, with what to do instead."""
     argument = name.rpartition(": ")[2].rpartition(".")[2]
     way = next((way for part, way in WAYS if part in argument), None)
-    is_time = "must be numbers" in str(lost)
-    wider = "" if jax.config.jax_enable_x64 or is_time else ", or set jax_enable_x64"
+    if "must be numbers" in str(lost):  # times, which no type of JAX holds
+        return f"{name} {lost}: {way or dict(WAYS)['position']}"
+    wider = "" if jax.config.jax_enable_x64 else ", or set jax_enable_x64"
     return f"{name} {lost}: {way}{wider}" if way else f"{name} {lost}"
 
 
