@@ -276,7 +276,8 @@ def test_every_public_function_keeps_digits_or_refuses(group):
                 )
             hint = inspect.signature(call.function).parameters[argument].annotation
             for words, value in hostile(hint):
-                with pytest.raises(ValueError, match=words):
+                # Numbers that are no positions and no ids, such as factors, may be refused for their shape before.
+                with pytest.raises(ValueError, match=words if DOOR.search(argument) else None):
                     call.function(**{**call.arguments, argument: value})
 
 
