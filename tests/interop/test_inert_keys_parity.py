@@ -174,7 +174,7 @@ def guilty(model_type: str) -> list[str]:
             return True
         difference = np.max(np.abs(found - expected))
         print(f"{model_type}: {keys}: a difference of {difference}")
-        return difference > 1e-5 * np.std(expected)
+        return difference > 1e-4 * np.std(expected)  # sums in another order are 1.2e-5 off on some processors
 
     return not_inert(differs, list(values))
 
