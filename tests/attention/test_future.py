@@ -170,3 +170,12 @@ def test_a_cache_takes_tokens_in_the_order_of_their_positions():
 def test_a_jump_between_the_largest_integers_begins_a_document():
     ends = jnp.asarray([2**31 - 1, -(2**31), 1 - 2**31, 5])
     assert pejax.segments_of_positions(ends).tolist() == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("positions", [jnp.arange(T), jnp.arange(2 * T).reshape(2, T)])
+def test_positions_and_segments_need_not_both_be_batched(positions):
+    q, k, v = jnp.asarray(np.random.default_rng(4).normal(size=(3, 2, T, H, D)), jnp.float32)
+    segments = jnp.asarray([[1] * T, [1] * 3 + [2] * (T - 3)])
+    segments = segments if positions.ndim == 1 else segments[1]
+    run = lambda at, ids: attend(ALIBI, q, k, v, positions=TokenPositions(at, segment_ids=ids), window=3)
+    np.testing.assert_allclose(jax.jit(run)(positions, segments), run(positions, segments), atol=1e-6)

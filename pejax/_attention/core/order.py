@@ -55,7 +55,7 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     return tokens
 
 
-def first_fall(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B T"]) -> str:
+def first_fall(positions: Int[np.ndarray, "*#B T"], segments: Int[np.ndarray, "*#B T"]) -> str:
     """Return in words the first token with no higher position than the one of its segment before it; "" without one."""
     positions, segments = np.broadcast_arrays(positions, segments)
     by_segment = np.argsort(segments, axis=-1, kind="stable")
@@ -68,7 +68,7 @@ def first_fall(positions: Int[np.ndarray, "*B T"], segments: Int[np.ndarray, "*B
     return " and ".join(f"{places[one]} at token {by_segment[one]}" for one in (before, after))
 
 
-def _count(positions: Int[Array, "*B T"], segments: Int[Array, "*B T"] | None) -> Int[Array, "*B T"]:
+def _count(positions: Int[Array, "*#B T"], segments: Int[Array, "*#B T"] | None) -> Int[Array, "*B T"]:
     """Return numbers that rise in every segment, by the differences of the positions, or by 1 where these do not rise.
 
     Positions that rise in every segment are returned as they are. Numbers that would exceed `LARGEST` become those of
