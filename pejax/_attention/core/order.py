@@ -33,16 +33,11 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
         ValueError: known positions that repeat or fall within a segment.
     """
     tokens = as_token_positions(positions)
-    shapes = shape[-1:], shape
-    if (
-        not causal
-        or tokens.order is not None
-        or tokens.has_position is not None
-        or tokens.positions.shape not in shapes
-    ):
+    if not causal or tokens.order is not None:
         return tokens
-    if not jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger):
-        return tokens
+    countable = jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger) and tokens.has_position is None
+    if not countable or tokens.positions.shape not in (shape[-1:], shape):
+        return tokens  # a mask refuses what has no order
     places, segments = tokens.positions, tokens.segment_ids
     if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (places, segments)):
         order = _count(places, segments) if spans else jnp.arange(shape[-1], dtype=jnp.int32)
