@@ -119,7 +119,7 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
     kinds = {"i": int, "u": int, "U": str, "S": bytes}
     if padding is not None and not isinstance(padding, kinds.get(known.dtype.kind, int | str | bytes)):
         kind = kinds[known.dtype.kind].__name__
-        raise TypeError(f"segment_ids_of: padding must be a label of the type of the others, {kind}, got {padding!r}")
+        raise TypeError(f"segment_ids_of: padding must be of the type of labels, {kind}, got {padding!r}")
     rows = known.reshape(math.prod(known.shape[:-1]), known.shape[-1])
     numbered = [_numbered(row, padding) for row in rows]
     return jnp.asarray(np.asarray(numbered, np.int32).reshape(known.shape))

@@ -153,6 +153,7 @@ def test_a_row_is_as_long_as_its_longest_document():
     assert lengths(*packed._replace(has_position=jnp.arange(6) < 5)) == [2, 3, 1]
 
 
+@pytest.mark.slow
 def test_what_cannot_follow_each_row_is_refused_in_one_line():
     model, ids = make(pe="learned(method='bilinear')", extend="resize", layers=1, length=TRAINED), ids_of(4, ROW)
     refused = lambda call, *words: _refused(call, words)

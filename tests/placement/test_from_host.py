@@ -181,5 +181,5 @@ def test_integers_of_several_types_are_exact():
 
 @pytest.mark.parametrize(("labels", "padding"), [(np.asarray([b"a", b""]), ""), (np.asarray([1, 0]), "0")])
 def test_padding_of_another_type_is_refused(labels, padding):
-    with pytest.raises(TypeError, match="padding must be a label of the type of the others"):
+    with pytest.raises(TypeError, match="padding must be of the type of labels"):
         segment_ids_of(labels, padding=padding)

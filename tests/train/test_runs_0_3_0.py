@@ -199,7 +199,7 @@ def test_what_the_weights_told_is_read_and_written_alike(run: str, tmp_path: Pat
 # What goes on
 
 
-@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm", "tune")))
+@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm",)))
 def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(program: str, runs: Path) -> None:
     out, stored = runs / program, FOLDER / program
     newest, half = written_steps(out)
