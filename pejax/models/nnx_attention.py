@@ -127,12 +127,13 @@ class PositionalAttention(nnx.Module):
         queries, keys = query.shape[-3], key.shape[-3]
         bound = self._bound or _Bound(self._default_positions(queries, keys), None, None, None)
         (q_tokens, k_tokens, extent, step), bound.is_read = bound.arguments, True
+        params = self._params() | ({} if step is None else {STEP: step})
         attend = attention_fn(
             self.encoding,
-            self._params() | ({} if step is None else {STEP: step}),
+            params,
             positions=q_tokens,
             k_positions=k_tokens,
-            extent=self._default_extent(queries, keys, q_tokens, k_tokens) if extent is None else extent,
+            extent=self._default_extent(queries, keys, q_tokens, k_tokens, params) if extent is None else extent,
             embedded=self.embedded,
             causal=dims.causal or self.encoding.causal,
             scale=dims.scale,
@@ -144,7 +145,7 @@ class PositionalAttention(nnx.Module):
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _default_extent(self, queries: int, keys: int, q_tokens: Any, k_tokens: Any) -> Extent | None:
+    def _default_extent(self, queries: int, keys: int, q_tokens: Any, k_tokens: Any, params: Params) -> Extent | None:
         """Return the default extent: the trained grid, the length of each row, or in a step its position + 1."""
         if self.dims.axes > 1:
             return self.dims.extent
@@ -155,7 +156,7 @@ class PositionalAttention(nnx.Module):
             tokens = TokenPositions(tokens.positions, segment_ids=jnp.ones_like(tokens.positions, jnp.int32))
         elif self._bound is not None:
             tokens = with_segments(tokens)
-        extent = own_extents(tokens, keys, (self.encoding,), lambda _: self._params())
+        extent = own_extents(tokens, keys, (self.encoding,), lambda _: params)
         if np.shape(extent) == (1,):
             return extent[0]  # pyright: ignore[reportIndexIssue]
         if np.ndim(extent) and not rotates_alone(self.encoding):
