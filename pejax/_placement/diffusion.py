@@ -174,6 +174,34 @@ def wan() -> Rule:
 
 
 @checked
+def kandinsky6(*, scale: tuple[float, float, float] = (1.0, 2.0, 2.0)) -> Rule:
+    """Make the rule of Kandinsky 5 and 6: `(frame, row, column) / scale`.
+
+    Texts have none of these positions: they are rotated by their own numbers.
+
+    Args:
+        scale: divisors of frames, rows and columns: `scale_factor` of Kandinsky 6's config. Kandinsky 5 has (1, 2, 2)
+            where height and width are 480 to 854 pixels, else (1, 3.16, 3.16).
+
+    Raises:
+        ValueError: a scale not above 0.
+
+    Examples:
+        >>> kandinsky6(scale=(1.0, 3.16, 3.16)).pictures
+        1
+    """
+    if min(scale) <= 0:
+        raise ValueError(f"scale must be above 0 on every axis, got {scale}")
+    steps = [1 / Fraction(repr(divisor)) for divisor in scale]
+
+    def picture(number: int, part: Part, whole: Whole) -> Num[np.ndarray, "n 3"]:
+        indices = counted(part.grid[0]), *_rows_columns(part)
+        return grid(*(scaled(*of_axis) for of_axis in zip(indices, steps, strict=True)))
+
+    return Rule("kandinsky6", AXES, _side_by_side(_no_text, picture), pictures=1)
+
+
+@checked
 def cosmos(*, fps: float = 24.0) -> Rule:
     """Make the rule of Cosmos 1 and 2: `(frame · fps / video fps, row, column)`, or without video fps the frame.
 

@@ -1,5 +1,6 @@
 """Positions of descriptions against the models' own code: transformers' `get_rope_index`, diffusers' ids and tables."""
 
+import inspect
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import pytest
 from peers import peer
 
 from pejax import positions_of, segments_of_positions
-from pejax.placement import image, longcat_image, qwen2_5_vl, text, unplaced, video
+from pejax.placement import RULES, image, longcat_image, qwen2_5_vl, text, unplaced, video
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
@@ -205,6 +206,22 @@ def test_positions_are_those_of_wan_and_cosmos():
         cos, sin = rope(torch.zeros(1, 4, 3, 8, 12), fps)
         found = positions(video(3, 8, 12, patch=(1, 2, 2), fps=fps), rule="cosmos")
         close(angles(found, (44, 42, 42), 1e4), cos[:, :64], sin[:, :64])
+
+
+@pytest.mark.parametrize("scale", [None, (1.0, 3.16, 3.16)])
+def test_positions_are_those_of_kandinsky_5_and_6(scale):
+    torch = peer("torch")
+    indices = [torch.arange(size) for size in (3, 4, 6)]
+    six = transformer("kandinsky6")
+    own = inspect.signature(six.Kandinsky6Transformer3DModel.__init__).parameters["scale_factor"].default
+    tables = [
+        six.Kandinsky6RoPE3D((32, 48, 48))(indices, scale or own),
+        transformer("kandinsky").Kandinsky5RoPE3D((32, 48, 48))((1, 3, 4, 6), indices, scale or (1.0, 2.0, 2.0)),
+    ]
+    for name, table in zip(("kandinsky6", "kandinsky5"), tables, strict=True):
+        found = positions(video(3, 4, 6), rule=RULES[name](scale=scale) if scale else name)
+        turns = table.reshape(72, 64, 2, 2)
+        close(angles(found, (32, 48, 48), 1e4), turns[..., 0, 0], turns[..., 1, 0])
 
 
 def test_positions_are_those_of_cogview_4():
