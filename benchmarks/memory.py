@@ -1,4 +1,7 @@
-"""Temporary memory of attention with every encoding, forward and backward, as XLA plans it: linear in the length."""
+"""Temporary memory of attention with every encoding, forward and backward, as XLA plans it: linear in the length.
+
+Of sequences, and of points in space, whose encoding takes their coordinates.
+"""
 
 import functools
 import math
@@ -16,6 +19,9 @@ from pejax import ENCODINGS, Dims, Encoding, attend, grid_positions, make_encodi
 
 GRID_ONLY = ("rope_axial",)
 """Encodings that refuse a sequence: they get a grid of as many tokens, as square as can be, without a mask."""
+
+OF_POINTS = ("kerple", "alibi(learned=True)", "fire")
+"""Encodings of points, whose bias has parameters that get gradients."""
 
 LINEAR = 1.1
 """Memory that grows by a smaller power of the length, between the last two lengths, counts as linear."""
@@ -39,20 +45,26 @@ def temporary(encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
     assert dims.extent is not None
     grid = dims.extent if isinstance(dims.extent, tuple) else (dims.extent,)
     positions = grid_positions(*grid) if dims.axes > 1 else np.arange(*grid, dtype=np.int32)
-    place = jax.ShapeDtypeStruct(positions.shape, positions.dtype)
+    return temporary_at(jax.ShapeDtypeStruct(positions.shape, positions.dtype), encoding, dims, dtype)
+
+
+def temporary_at(place: jax.ShapeDtypeStruct, encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
+    """Return what `temporary` does, at positions of a shape and type; fractional ones get gradients, too."""
     params = jax.eval_shape(lambda key: merge_params(encoding.init(key), encoding.init_layer(key)), jax.random.key(0))
-    operand = jax.ShapeDtypeStruct((1, math.prod(grid), dims.heads, dims.head_dim), jnp.dtype(dtype))
+    operand = jax.ShapeDtypeStruct((1, place.shape[0], dims.heads, dims.head_dim), jnp.dtype(dtype))
+    fractional = jnp.issubdtype(place.dtype, jnp.floating)
+
+    def forward(params: dict, q: Array, k: Array, v: Array, positions: Array) -> Array:
+        options = {"positions": positions, "extent": dims.extent, "axes": dims.axes, "causal": dims.causal}
+        return attend(encoding, q, k, v, params=params, embedded=True, **options)
 
     @jax.jit
-    def both(cotangent: Array, params: dict, q: Array, k: Array, v: Array, positions: Array) -> tuple:
-        def forward(params: dict, q: Array, k: Array, v: Array) -> Array:
-            options = {"positions": positions, "extent": dims.extent, "axes": dims.axes, "causal": dims.causal}
-            return attend(encoding, q, k, v, params=params, embedded=True, **options)
+    def both(cotangent: Array, positions: Array, *operands: Any) -> tuple:
+        if fractional:
+            return forward_and_backward(forward)(cotangent, *operands, positions)
+        return forward_and_backward(lambda *operands: forward(*operands, positions))(cotangent, *operands)
 
-        return forward_and_backward(forward)(cotangent, params, q, k, v)
-
-    compiled = both.lower(operand, params, operand, operand, operand, place).compile()
-    plan: Any = compiled.memory_analysis()
+    plan: Any = both.lower(operand, place, params, operand, operand, operand).compile().memory_analysis()
     return plan.temp_size_in_bytes, 4 * operand.dtype.itemsize * math.prod(operand.shape)
 
 
@@ -78,11 +90,27 @@ def growth(lengths: tuple[int, ...], sizes: tuple[int, ...]) -> float:
     return float(np.polyfit(np.log(lengths), np.log(np.maximum(sizes, 1)), 1)[0])
 
 
+def of_points(spec: str, counts: tuple[int, ...], heads: int, head_dim: int, say: Say) -> Column:
+    """Return the planned bytes for numbers of points in space, beside those of an array of the bias of all pairs."""
+    dims, cells = Dims(heads, head_dim, axes=3), {}
+    for i, count in enumerate(counts):
+        say(f"{count:,} points", i / len(counts))
+        place = jax.ShapeDtypeStruct((count, dims.axes), jnp.float32)
+        planned_bytes, _ = temporary_at(place, make_encoding(spec, dims), dims, "float32")
+        cells[f"{count:,} points: MiB"] = f"{planned_bytes / 2**20:.1f}"
+        cells[f"{count:,} points: MiB of the bias as an array"] = f"{4 * heads * count**2 / 2**20:,.0f}"
+    return Column(cells)
+
+
 def cases(settings: Settings) -> list[Case]:
-    """Return one table, its columns the encodings of the registry."""
+    """Return tables of the encodings of the registry, and one of encodings of points."""
     lengths, heads, head_dim = ((16, 64), 2, 8) if settings.toy else ((512, 2048, 8192, 32768), 8, 64)
     measured = lambda *which: functools.partial(measure, *which, lengths, heads, head_dim)
-    return [
+    counts = (16, 64) if settings.toy else (4096, 16384)
+    points = lambda spec: functools.partial(of_points, spec, counts, heads, head_dim)
+    space = "Temporary memory, points in space, float32, forward and backward"
+    specs = OF_POINTS[: 1 if settings.toy else None]
+    return [Case(space, spec, points(spec), 15) for spec in specs] + [
         Case(f"Temporary memory, {dtype}, forward and backward", spec, measured(spec, dtype), 15)
         for dtype in (DTYPES if not settings.toy else DTYPES[:1])
         for spec in (ENCODINGS if not settings.toy else ("none", *GRID_ONLY))
@@ -93,7 +121,7 @@ PART = Part(
     "Memory of attention",
     "Temporary bytes as XLA plans them (`compile().memory_analysis()`), outputs not counted: one sequence of "
     "8 heads of 64 channels, causal, gradients of q, k, v and the encoding's parameters; rope_axial on a "
-    "grid without a mask. `of q, k, v, o` is the share of the bytes of these four. Growth is measured between the "
-    "two longest.",
+    "grid without a mask. Points in space have three coordinates, which get gradients, too. `of q, k, v, o` is the "
+    "share of the bytes of these four. Growth is measured between the two longest.",
     cases,
 )
