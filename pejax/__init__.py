@@ -1,4 +1,4 @@
-"""Positional encodings in JAX, for text and for vision."""
+"""Positional encodings in JAX for text, pictures, videos and points in space."""
 
 from pejax import _versions as _versions  # first: it refuses another Python or JAX in one line
 
