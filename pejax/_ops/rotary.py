@@ -112,6 +112,24 @@ def _rotate_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
     """Rotate channels i and F+i."""
+    by_parts, by_selects = _halves_concatenated, _halves_selected
+    return jax.lax.platform_dependent(x, cos, sin, cuda=by_parts, rocm=by_parts, default=by_selects)
+
+
+def _halves_concatenated(
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
+) -> Float[Array, "*BTKG D"]:
+    """Rotate channels i and F+i part by part, which GPUs read and write as vectors."""
+    count = cos.shape[-1]
+    first, second = (x[..., start : start + count].astype(jnp.float32) for start in (0, count))
+    parts = [part.astype(x.dtype) for part in _rotated(first, second, cos, sin)]
+    return jnp.concatenate([*parts, x[..., 2 * count :]], axis=-1)
+
+
+def _halves_selected(
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
+) -> Float[Array, "*BTKG D"]:
+    """Rotate channels i and F+i by selects: XLA:CPU would loop over the full array once per part of a concatenation."""
     count, channels = cos.shape[-1], x.shape[-1]
     wide = x if x.dtype.itemsize > 4 else x.astype(jnp.float32)
     first, second = (wide[..., start : start + count].astype(jnp.float32) for start in (0, count))
@@ -121,7 +139,6 @@ def _rotate_halves(
         padding = [(0, 0, 0)] * (x.ndim - 1) + [(start, channels - start - count, 0)]
         return jax.lax.pad(rotated.astype(wide.dtype), jnp.zeros((), wide.dtype), padding)
 
-    # selects, not a concatenation, for which XLA:CPU would loop over the full array once per part
     first, second = _rotated(first, second, cos, sin)
     out = jnp.where(channel < count, padded(0, first), padded(count, second))
     return (out if 2 * count == channels else jnp.where(channel < 2 * count, out, wide)).astype(x.dtype)

@@ -101,7 +101,7 @@ def inputs(spec, causal, keys=T):
 
 
 def step(implementation, hooks, causal=True):
-    """Return the output of an implementation and its gradients for q, k, v and parameters."""
+    """Return the output of an implementation and its gradients for q, k, v and parameters; index None = 0 ... T-1."""
 
     def loss(q, k, v, params, index):
         operands, layout = prepare(q, k, v, index, index, hooks(params), None)
@@ -165,6 +165,16 @@ def test_in_order_nothing_but_the_fused_kernel_runs():
     outside = [str(equation) for equation in live.eqns if equation.primitive.name != "cond"]
     assert any(equation.primitive.name == "cond" and "pallas_call" in str(equation) for equation in live.eqns)
     assert not [text for text in outside if "pallas_call" in text]
+
+
+@pytest.mark.parametrize("spec", ["none", "alibi"])
+def test_without_positions_there_is_no_question_of_order(spec):
+    arrays, params, hooks = inputs(spec, True)
+    run = lambda *arrays: step(by_xla, hooks)(*arrays, params, None)[1][:3]
+    jaxpr = jax.make_jaxpr(run)(*arrays).jaxpr
+    live = str(dce_jaxpr(jaxpr, [True] * 3)[0])
+    assert "cond[" not in live
+    assert "pallas_call" not in live
 
 
 def test_without_a_mask_there_is_no_question_of_order():

@@ -22,6 +22,7 @@ from pejax import (
     rope_frequencies,
     rope_mixed_frequencies,
 )
+from pejax._ops.rotary import _halves_concatenated, _halves_selected, rotate_pairs
 
 draw = np.random.default_rng(0)
 X = draw.normal(size=(2, 6, 4, 12)).astype(np.float32)
@@ -133,6 +134,26 @@ def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rotary_dim", [12, 8])
+def test_halves_are_concatenated_on_a_gpu_to_the_same_numbers(dtype, rotary_dim):
+    x, angles = (
+        jnp.asarray(X, dtype)[:, :, :, None],
+        0.3 * jnp.arange(6.0)[:, None, None, None] + jnp.arange(rotary_dim // 2),
+    )
+    tables = jnp.cos(angles), jnp.sin(angles)
+    np.testing.assert_array_equal(_halves_concatenated(x, *tables), _halves_selected(x, *tables))
+    lower = (
+        jax.jit(functools.partial(rotate_pairs, pairing="half"))
+        .trace(x[:, :, :, 0], *(t[..., 0, :] for t in tables))
+        .lower
+    )
+    on_gpu, on_cpu = (lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu"))
+    assert "concatenate" in on_gpu
+    assert "select" not in on_gpu
+    assert "select" in on_cpu
+
+
 def test_on_a_grid_rope_counts_in_raster_order():
     """Row 1, column 2 of a grid three wide is token 5, whatever integer type holds it; a new grid has new strides."""
     flat, grid = (make_encoding("rope", Dims(heads=4, head_dim=12, axes=axes)) for axes in (1, 2))

@@ -13,7 +13,7 @@ from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
 from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
-from pejax.models import Decoder, NormConfig, decoder
+from pejax.models import Decoder, Execution, NormConfig, decoder
 from pejax.models.parts.attention import LayerContext
 from pejax.models.parts.block import Block, LayerKind
 from pejax.models.parts.layers import RMSNorm
@@ -56,6 +56,27 @@ def test_packed_documents_are_read_as_if_alone(pe):
     np.testing.assert_allclose(together[:4], first[:4], atol=2e-5)
     np.testing.assert_allclose(together[4:], second[:5], atol=2e-5)
     assert float(jnp.abs(first[0] - second[0]).max()) > 1e-3
+
+
+@pytest.mark.parametrize("given", ["ids", "segments", "positions", "mask"])
+def test_attention_gets_positions_only_where_tokens_are_not_in_order(given):
+    """Without them it compiles to less: on a GPU, to cuDNN alone."""
+    seen, ids = [], ids_of(1, 9)
+    others = {
+        "segments": {"segment_ids": jnp.ones_like(ids)},
+        "positions": {"tokens": TokenPositions(jnp.arange(9))},
+        "mask": {"attention_mask": jnp.ones_like(ids)},
+    }
+
+    class Watching(Execution):
+        def attention(self, q, k, v, **options):
+            seen.append("positions" in options)
+            return super().attention(q, k, v, **options)
+
+    model = make(pe="rope")
+    jax.eval_shape(lambda: model(ids, execution=Watching(), **others.get(given, {})))
+    assert seen
+    assert all(found == (given != "ids") for found in seen)
 
 
 @pytest.mark.slow

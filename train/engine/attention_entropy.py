@@ -121,7 +121,7 @@ def weights_of_some(
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
     given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
-    positions = given.pop("positions")
+    positions = given.pop("positions", jnp.arange(length))
     tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
     keys = given.pop("k_positions", None)
     given |= {"positions": select_tokens(tokens, rows, axes), "k_positions": tokens if keys is None else keys}

@@ -149,9 +149,9 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
     """Return whether fused kernels may count tokens by their place in the arrays; None = they always may.
 
     So it is where the order rises, in steps of 1 with a window, and, with a bias, where positions never decrease and
-    span at most 2^24. Without a causal mask, the order does not matter.
+    span at most 2^24. Without a causal mask, the order does not matter; without positions, it is that of the arrays.
     """
-    if not options.causal:
+    if not options.causal or (layout.in_order and operands.k.shape[-2] <= LARGEST_SPAN):
         return None
     has_bias = operands.shared.distance_bias is not None
 

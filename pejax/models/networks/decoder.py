@@ -104,7 +104,9 @@ class Decoder(nnx.Module):
             counted = tokens if "tokens" not in named else with_segments(tokens)
             extent = own_extents(counted, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
         x = self.embedding(ids, execution, type_ids=type_ids)
-        return self.stack(x, tokens, extent, execution=execution)[0]
+        # Attention that knows its positions to be 0 ... T-1 compiles to less, above all on a GPU.
+        in_order = not named and not isinstance(self.config.padding, int)
+        return self.stack(x, None if in_order else tokens, extent, execution=execution)[0]
 
     def cached(
         self, ids: Int[Array, "B T"], cache: Cache, *, tokens: TokenPositions, extent: Extent

@@ -111,7 +111,8 @@ class EncoderDecoder(nnx.Module):
         extent = self._own_extents(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
         x = self.embedding(target, execution)
         cross = self.cross_context(encoded, tokens, extent)
-        x, _ = self.decoder(x, tokens, extent, cross_context=cross, execution=execution)
+        own = None if target_segments is None else tokens
+        x, _ = self.decoder(x, own, extent, cross_context=cross, execution=execution)
         return self.logits(x)
 
     @checked
@@ -127,7 +128,7 @@ class EncoderDecoder(nnx.Module):
         tokens = sequence_tokens(source, segment_ids, "source")
         extent = self._own_extents(self.encoder, tokens, source.shape[1]) if extent is None else extent
         x = self.embedding(source, execution)
-        states, _ = self.encoder(x, tokens, extent, execution=execution)
+        states, _ = self.encoder(x, None if segment_ids is None else tokens, extent, execution=execution)
         return EncoderOutput(states, tokens, extent)
 
     def _own_extents(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:

@@ -50,7 +50,7 @@ class LayerContext(NamedTuple):
 
     Attributes:
         shared: the parameters of the layer's encoding that all layers share.
-        tokens: positions of the queries, and of the keys where there is no cache.
+        tokens: positions of the queries, and of the keys where there is no cache; None = 0 ... T-1, without a cache.
         extent: the length, the length per example or the grid that the encoding adapts to, as in `attend`.
         cache_start: the slot of the cache that the first of `tokens` is written to; None = no cache, or a rolling one.
         cache_tokens: positions of the tokens in the slots of the cache, `tokens` included; None likewise.
@@ -61,7 +61,7 @@ class LayerContext(NamedTuple):
     """
 
     shared: Params
-    tokens: TokenPositions
+    tokens: TokenPositions | None
     extent: Extent
     cache_start: Int[Array, ""] | None = None
     cache_tokens: TokenPositions | None = None
@@ -83,7 +83,8 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
         q_axes, k_axes = (_token_axes(tokens, 1) for tokens in (cross.positions, cross.k_positions))
         cross = cross._replace(states=0, shared=-1, positions=q_axes, k_positions=k_axes)
         cross = cross._replace(extent=_extent_axis(cross.extent))
-    tokens, condition = _token_axes(context.tokens, axes), None if context.condition is None else 0
+    tokens = None if context.tokens is None else _token_axes(context.tokens, axes)
+    condition = None if context.condition is None else 0
     extent = _extent_axis(context.extent)
     return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1)  # pyright: ignore[reportArgumentType]
 

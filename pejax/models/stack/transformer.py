@@ -49,7 +49,7 @@ class Stack(Layered):
     def __call__(
         self,
         x: Float[Array, "B T C"],
-        tokens: TokenPositions,
+        tokens: TokenPositions | None,
         extent: Extent,
         *,
         cache: Cache | None = None,
@@ -60,14 +60,15 @@ class Stack(Layered):
 
         Args:
             x: token vectors.
-            tokens: positions of the tokens.
+            tokens: positions of the tokens. None = 0 ... T-1, where there is no cache.
             extent: the length that the encoding adapts to, or lengths `(B,)` or `(B, T)` as in `attend`.
             cache: keys and values of earlier tokens; None = no cache.
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
         """
-        tokens = as_token_positions(tokens)  # from NumPy, too
-        x = normed(self.embed_norm, self._embed(execution.shard_states(x), tokens.positions, extent))
+        tokens = None if tokens is None else as_token_positions(tokens)  # from NumPy, too
+        positions = jnp.arange(x.shape[1], dtype=jnp.int32) if tokens is None else tokens.positions
+        x = normed(self.embed_norm, self._embed(execution.shard_states(x), positions, extent))
         context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
         shared = self.shared_params()
         if cache is None:
