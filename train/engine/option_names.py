@@ -92,7 +92,7 @@ def options_of(*modules: str) -> set[str]:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the options of the fields of a frozen dataclass, all their names, and the negative form of true or false."""
+    """Yield the options of the fields of a frozen dataclass; those that are true or false have a negative form, too."""
     for field in node.body if "frozen=True" in "".join(map(ast.unparse, node.decorator_list)) else ():
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
