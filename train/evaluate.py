@@ -10,7 +10,9 @@ Files are written into the run folder, those of `--compare` to `--to`.
 
 if __name__ == "__main__":  # before anything heavy is imported
     from train.devices.cpu import finish, prepare_cpu
+    from train.engine.option_names import require_options
 
+    require_options("evaluate")
     prepare_cpu()
 
 import dataclasses

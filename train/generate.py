@@ -14,8 +14,10 @@ import os
 
 if __name__ == "__main__":  # before anything heavy is imported
     from train.devices.cpu import finish, prepare_cpu
+    from train.engine.option_names import require_options
 
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # one text at a time: all cores share each operation
+    require_options("generate")
     prepare_cpu()
 
 import dataclasses

@@ -7,7 +7,9 @@ On the same devices the loss is equal to that of the run, bit by bit. The exit s
 
 if __name__ == "__main__":  # before anything heavy is imported
     from train.devices.cpu import finish, prepare_cpu
+    from train.engine.option_names import require_options
 
+    require_options("replay")
     prepare_cpu()
 
 import dataclasses

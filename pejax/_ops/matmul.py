@@ -19,6 +19,9 @@ from jaxtyping import Array, Float
 from pejax._ops.backend import platform
 from pejax._ops.bfloat16 import as_bits, from_bits
 
+FOLDS_FACTORS = jax.__version_info__ < (0, 11, 1)
+"""Whether XLA computes `(x w + b) c` on a GPU as `(c x) w + b`, which is wrong (openxla/xla#46110)."""
+
 
 @jax.custom_vjp
 def product(
@@ -32,7 +35,10 @@ def product(
         bias: bias of any type.
     """
     output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
-    return output if bias is None else output + bias.astype(output.dtype)
+    if bias is None:
+        return output
+    output += bias.astype(output.dtype)
+    return lax.optimization_barrier(output) if platform() == "gpu" and FOLDS_FACTORS else output
 
 
 def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:

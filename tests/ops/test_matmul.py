@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pejax._attention.api import dot_product_attention
+from pejax._ops import matmul
 from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.matmul import product, recompute
 from pejax.models import MlpConfig, NormConfig
@@ -245,3 +246,14 @@ def test_gelu_and_its_slope_are_torchs(dtype):
     np.testing.assert_allclose(exact(gelu(x)), value.detach().numpy(), rtol=rounding, atol=5e-7)
     found = jax.grad(lambda x: jnp.sum(gelu(x).astype(jnp.float32)))(x)
     np.testing.assert_allclose(exact(found), slope.numpy(), rtol=rounding, atol=1e-6)
+
+
+@pytest.mark.parametrize("folds", [True, False])
+def test_no_factor_is_folded_past_the_bias_on_a_gpu(monkeypatch, folds):
+    """XLA before jax 0.11.1 computes `(x w + b) c` as `(c x) w + b` there; a barrier keeps them apart."""
+    monkeypatch.setattr(matmul, "platform", lambda: "gpu")
+    monkeypatch.setattr(matmul, "FOLDS_FACTORS", folds)
+    x, kernel, bias = jnp.ones((4, 8)), jnp.ones((8, 16)), jnp.ones(16)
+    lowered = jax.jit(lambda *given: matmul.product(*given) / 30).lower(x, kernel, bias).as_text()
+    assert ("optimization_barrier" in lowered) == folds
+    assert "optimization_barrier" not in jax.jit(lambda *given: matmul.product(*given) / 30).lower(x, kernel).as_text()

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import re
 import sys
 from collections.abc import Collection, Sequence
@@ -14,6 +13,7 @@ import simple_parsing
 from pejax._text import printable
 from train.engine.config import RunConfig, own_specs, require_choice, run_folder
 from train.engine.help import About, HelpFormatter, sections
+from train.engine.option_names import unknown_option
 from train.engine.outside import as_options, import_encodings, missing_files, own_encodings
 from train.engine.run_files import written_steps
 from train.engine.stored_config import FILE, Kind, load_config
@@ -57,8 +57,7 @@ class Parser(simple_parsing.ArgumentParser):
         unknown = re.match(r"unrecognized arguments: (--\w+)", message)
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            near = difflib.get_close_matches(unknown[1], known, n=1)
-            message = f"unknown option {unknown[1]}; " + (f"did you mean {near[0]}?" if near else "see --help")
+            message = unknown_option(unknown[1], known)
         sys.stderr.write(f"error: {printable(message)}\n")
         raise SystemExit(2)
 

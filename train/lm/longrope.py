@@ -8,7 +8,9 @@ The factors minimize the loss on held-out text that the evaluation of the run do
 
 if __name__ == "__main__":  # before anything heavy is imported
     from train.devices.cpu import finish, prepare_cpu
+    from train.engine.option_names import require_options
 
+    require_options("lm.longrope")
     prepare_cpu()
 
 import dataclasses

@@ -161,6 +161,7 @@ class SelfAttention(nnx.Module):
         # A cached key may be rotated once and for all, unless later steps give it another position.
         keys_are_rotated = cache is not None and caches_rotated_keys(encoding) and not (step and step.rolling.renumber)
         if keys_are_rotated:
+            assert context.tokens is not None  # as with every cache
             k = rotate_keys(encoding, params, k, rotary_positions(context.tokens, k.shape[:-2]))
         run = functools.partial(
             attend,

@@ -65,6 +65,9 @@ class Stack(Layered):
             cache: keys and values of earlier tokens; None = no cache.
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
+
+        Raises:
+            ValueError: a cache without tokens, or tokens that it cannot take.
         """
         tokens = None if tokens is None else as_token_positions(tokens)  # from NumPy, too
         positions = jnp.arange(x.shape[1], dtype=jnp.int32) if tokens is None else tokens.positions
@@ -73,6 +76,8 @@ class Stack(Layered):
         shared = self.shared_params()
         if cache is None:
             return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
+        if tokens is None:
+            raise ValueError("tokens must be given with a cache, which does not say where these come, got None")
         check_cacheable(cache, tokens)
         rolling = cache.rolling
         if rolling is None:
