@@ -22,17 +22,17 @@ WORDS = (
 COUNTED = {
     "README.md": {
         r"(?<=in JAX: )\w+(?= published methods)": "encodings",
-        r"\w+(?= ways to stretch them)": "extensions",
+        r"\w+(?= extensions reach further)": "extensions",
         r"\d+(?= \[rules\])": "rules",
-        r"\d+(?= of \d+ published configs, there and back)": "accepted",
-        r"\d+(?= published configs, there and back)": "configs",
+        r"\d+(?= of \d+ read in Flax)": "accepted",
+        r"\d+(?= read in Flax)": "configs",
     },
     "docs/index.md": {
         r"(?<=pejax implements )\w+(?= published encodings)": "encodings",
-        r"\w+(?= ways to\s\[stretch them\])": "extensions",
+        r"\w+(?=\s\[extensions\]\(longer-contexts)": "extensions",
         r"\d+(?= \[rules\])": "rules",
-        r"\d+(?= of \d+ published configs, there and back)": "accepted",
-        r"\d+(?= published configs, there and back)": "configs",
+        r"\d+(?= of \d+ read in Flax)": "accepted",
+        r"\d+(?= read in Flax)": "configs",
         r"\w+(?= questions answered by computation)": "notebooks",
     },
     "docs/encodings.md": {r"(?<=pejax has )\w+(?= encodings)": "encodings"},
