@@ -9,18 +9,38 @@ from comparison import filled
 from encoding_records import RECORDS
 
 import pejax
-from pejax import extensions, functions
+from pejax import extensions, functions, placement
 
 ROOT = Path(__file__).parents[1]
 
-WORDS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    " eighteen nineteen twenty"
+)
+"""The numbers that texts have in words; larger ones are digits."""
 
 COUNTED = {
-    "README.md": r"(?<=in JAX: )\w+(?= published methods)",
-    "docs/index.md": r"(?<=pejax implements )\w+(?= published encodings)",
-    "docs/encodings.md": r"(?<=pejax has )\w+(?= encodings)",
+    "README.md": {
+        r"(?<=in JAX: )\w+(?= published methods)": "encodings",
+        r"\w+(?= extensions reach further)": "extensions",
+        r"\d+(?= \[rules\])": "rules",
+        r"\d+(?= of \d+ read in Flax)": "accepted",
+        r"\d+(?= read in Flax)": "configs",
+    },
+    "docs/index.md": {
+        r"(?<=pejax implements )\w+(?= published encodings)": "encodings",
+        r"\w+(?=\s\[extensions\]\(longer-contexts)": "extensions",
+        r"\d+(?= \[rules\])": "rules",
+        r"\d+(?= of \d+ read in Flax)": "accepted",
+        r"\d+(?= read in Flax)": "configs",
+        r"\w+(?= questions answered by computation)": "notebooks",
+    },
+    "docs/encodings.md": {r"(?<=pejax has )\w+(?= encodings)": "encodings"},
+    "docs/interop.md": {r"\d+(?= published models\n)": "configs"},
+    "docs/longer-contexts.md": {r"\w+(?= methods extend a model)": "extensions"},
+    "docs/notebooks.md": {r"(?<=Each of the )\w+(?= notebooks)": "notebooks"},
 }
-"""Places of the number of encodings in texts."""
+"""Places of numbers in texts, and what they count."""
 
 OTHERS = {"_extensions": "Extensions", "_ops": "Tables"}
 """Sections of functions that belong to no encoding, by their package."""
@@ -68,11 +88,19 @@ def lists(encodings: dict[str, pejax.Encoding]) -> dict[Path, str]:
     Raises:
         ValueError: a file without the place of its list.
     """
-    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in COUNTED}
-    for name, place in COUNTED.items():
-        texts[name], count = re.subn(place, WORDS.split()[len(encodings) - 10], texts[name])
-        if count != 1:
-            raise ValueError(f"{name} must say once how many encodings there are")
+    verdicts = (ROOT / "tests/data_files/configs/verdicts.txt").read_text(encoding="utf-8").splitlines()
+    counts = {
+        "encodings": len(encodings),
+        "extensions": len(extensions.EXTENSIONS),
+        "rules": len(placement.RULES),
+        "configs": len(verdicts),
+        "accepted": sum(": accepted: " in verdict for verdict in verdicts),
+        "notebooks": len([*(ROOT / "colab").glob("*.ipynb")]),
+    }
+    texts = {
+        name: counted(name, (ROOT / name).read_text(encoding="utf-8"), places, counts)
+        for name, places in COUNTED.items()
+    }
     before, after = re.split(r"(?<=\n## Encodings\n\n)(?:\|.*\n)+", texts["README.md"])
     texts["README.md"] = f"{before}{short_table(encodings)}\n{after}"
     texts["docs/encodings.md"] = filled(texts["docs/encodings.md"], {"encodings": long_table(encodings)})
@@ -85,6 +113,30 @@ def lists(encodings: dict[str, pejax.Encoding]) -> dict[Path, str]:
         file = f"docs/reference/{name}.md"
         texts[file] = filled((ROOT / file).read_text(encoding="utf-8"), blocks)
     return {ROOT / name: text for name, text in texts.items()}
+
+
+def counted(name: str, text: str, places: dict[str, str], counts: dict[str, int]) -> str:
+    """Return a text with its numbers counted anew, as digits or in words as they were.
+
+    Args:
+        name: name of the file, for errors.
+        text: its content.
+        places: expression of the place of a number -> what it counts.
+        counts: the numbers.
+
+    Raises:
+        ValueError: a place that is not there exactly once, or a number that has no word.
+    """
+    words = WORDS.split()
+    for place, what in places.items():
+        found = re.findall(place, text)
+        if len(found) != 1:
+            raise ValueError(f"{name} must say once how many {what} there are, got {len(found)} places")
+        if not found[0].isdigit() and counts[what] >= len(words):
+            raise ValueError(f"{name} must give the number of {what}, {counts[what]}, in digits, got {found[0]!r}")
+        word = str(counts[what]) if found[0].isdigit() else words[counts[what]]
+        text = re.sub(place, word.capitalize() if found[0].istitle() else word, text)
+    return text
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

@@ -26,6 +26,7 @@ from encoding_records import RECORDS  # noqa: E402
 
 SHOWN = (
     "CHANGELOG.md",
+    "CITATION.cff",
     "CONTRIBUTING.md",
     "benchmarks/RESULTS.md",
     "benchmarks/figures/*.*",

@@ -79,7 +79,8 @@ def linear_attention(
         params: parameters of the encoding, not yet adapted. None = it has none.
         positions: positions of the queries, as in `attend`. None = 0 ... T-1.
         k_positions: positions of the keys. None = `positions`.
-        extent: one length or grid that the encoding adapts to. None = the number of keys.
+        extent: one length or grid, in tokens, that the encoding adapts to. None = the number of keys; allowed for an
+            encoding that adapts only if no positions are given.
         embedded: whether `encoding.embed` was applied to the input of the model.
         causal: whether keys after the query, by `TokenPositions.order`, are masked. None = as the encoding was made;
             one without dims must be told.

@@ -117,3 +117,13 @@ def test_costs_are_kept_for_every_encoding_in_every_setting():
     for name, settings in kept["encodings"].items():
         assert set(settings) == set(costs.SETTINGS), name
     assert kept["attention_flops"] == {setting: costs.baseline(dims) for setting, dims in costs.SETTINGS.items()}
+
+
+def test_numbers_in_texts_are_counted_anew(generator):
+    lists = importlib.import_module("encoding_lists")
+    places = {r"\w+(?= ways)": "ways", r"\d+(?= rules)": "rules"}
+    assert lists.counted("page", "Seven ways, 3 rules", places, {"ways": 8, "rules": 21}) == "Eight ways, 21 rules"
+    with pytest.raises(ValueError, match="page must say once how many ways there are, got 0 places"):
+        lists.counted("page", "3 rules", places, {"ways": 8, "rules": 3})
+    with pytest.raises(ValueError, match="the number of ways, 21, in digits, got 'Seven'"):
+        lists.counted("page", "Seven ways, 3 rules", places, {"ways": 21, "rules": 3})

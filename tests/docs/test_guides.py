@@ -1,0 +1,35 @@
+"""What pages say that no block of theirs runs: how a run is loaded, and how pejax is cited."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cases import mostly_slow
+
+from pejax import models
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+RUNS = {"lm": models.Decoder, "vit": models.ViT, "dit": models.DiT, "seq2seq": models.EncoderDecoder}
+
+
+@pytest.mark.parametrize("name", mostly_slow(RUNS, ("seq2seq",)))
+def test_a_run_is_loaded_as_the_page_says(name, capsys):
+    section = (DOCS / "training.md").read_text().split("\n## Load a run in Python\n")[1].split("\n## ")[0]
+    load, generate = re.findall(r"```py\n(.*?)```", section, re.DOTALL)
+    load, count = re.subn(r"runs/[\w-]+", str(ROOT / "tests/data_files/runs_0_3_0" / name), load)
+    assert count == 1
+    space = {}
+    exec(compile(load, "training.md", "exec"), space)
+    assert isinstance(space["model"], RUNS[name])
+    assert space["step"] == 20
+    if name == "lm":
+        exec(compile(generate.replace("200", "3"), "training.md", "exec"), space)
+        assert re.match(r"b[\"'].+[\"']$", capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_citation_is_that_of_the_file():
+    file = dict(re.findall(r'^([\w-]+): "?(.*?)"?$', (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
+    author = re.search(r"- name: (.*)", (ROOT / "CITATION.cff").read_text())[1]
+    entry = dict(re.findall(r"^  (\w+) += \{+(.*?)\}+,?$", (DOCS / "citing.md").read_text(), re.MULTILINE))
+    assert entry == {"author": author, **{key: file[key] for key in ("title", "version", "license")}}
