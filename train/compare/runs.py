@@ -155,9 +155,9 @@ def outcome(run: Run) -> Outcome | None:
 
 
 def is_done(run: Run) -> bool:
-    """Return whether there is nothing left to do for a run; one that failed or was stopped goes on."""
+    """Return whether there is nothing left to do for a run; one that failed, was refused or was stopped goes on."""
     found = outcome(run)
-    if found is None or found.status in ("failed", "stopped"):
+    if found is None or found.status in ("failed", "refused", "stopped"):
         return False
     return found.status != "done" or all(is_evaluated(run, extend, found) for extend in run.extensions)
 
