@@ -360,6 +360,7 @@ def test_a_run_that_was_refused_begins_anew_with_other_settings(tmp_path):
         run = run_of(comparison, Candidate("none", "none"), 0)
         require_own(comparison, run)
         assert not is_done(run)
+        run.folder.mkdir(parents=True, exist_ok=True)
         save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
         assert execute(comparison, run, lambda arguments, log: (2, "no")).status == "refused"
 
