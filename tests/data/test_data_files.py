@@ -339,6 +339,13 @@ def test_exif_orientation_is_followed() -> None:
     assert np.asarray(shown)[0].mean() < 20 < 200 < np.asarray(shown)[-1].mean()
 
 
+def odd_exif() -> bytes:
+    """Return a JPEG that is turned, and whose width is a text in EXIF, at which Pillow raises struct.error."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "x" * 8
+    return encoded(plain((0, 0, 0)), "JPEG", exif=exif).replace(b"\x01\x0e\x00\x02", b"\x01\x00\x00\x02")
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -348,8 +355,9 @@ def test_exif_orientation_is_followed() -> None:
         encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))[:-2000],
         encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).replace(b"IDAT", b"IDAX"),
         encoded(Image.new("F", (4, 4)), "TIFF"),
+        odd_exif(),
     ],
-    ids=["empty", "header", "cut-jpeg", "cut-png", "chunk", "float"],
+    ids=["empty", "header", "cut-jpeg", "cut-png", "chunk", "float", "exif"],
 )
 def test_damaged_files_are_corrupt_images(content: bytes) -> None:
     with pytest.raises(data.CorruptImage, match=r"got place/name\.png: .+") as raised:

@@ -7,9 +7,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from train.data.images.source import CorruptImage
 
-UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError, Image.DecompressionBombError)
-"""Errors of Pillow on damaged files."""
-
 LEAST = 4096
 """Pixels of 16 bits that are all below it are those of 12 bits or fewer."""
 
@@ -46,9 +43,9 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
                 layer = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
             return picture.convert("L" if channels == 1 else "RGB")
-    except UNDECODABLE as broken:
-        if isinstance(broken, CorruptImage):
-            raise
+    except CorruptImage:
+        raise
+    except Exception as broken:  # of Pillow on damaged files: OSError, SyntaxError, struct.error and others
         unknown = isinstance(broken, UnidentifiedImageError)  # its message names a memory address
         raise CorruptImage(name, "no format that Pillow knows" if unknown else broken) from None
 
