@@ -1,5 +1,7 @@
 """Image data sets that TensorFlow Datasets has prepared, read without TensorFlow; nothing is downloaded."""
 
+import hashlib
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -39,7 +41,8 @@ class Records:
         skip = {self.image: tensorflow_datasets.decode.SkipDecoding()}
         self.records = open_split(builder, split, decoders=skip)
         self.name, self.size = f"{builder.info.full_name} {split}", size
-        self.shards = " ".join(file_mark(Path(shard)) for shard in builder.info.splits[split].filepaths)
+        shards = "\n".join(file_mark(Path(shard)) for shard in builder.info.splits[split].filepaths)
+        self.shards = hashlib.sha256(os.fsencode(shards)).hexdigest()
         self.shown, self.kept = shown, range(len(self.records)) if kept is None else kept
         self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
 
@@ -63,7 +66,7 @@ class Records:
         return as_array(shown), int(record[self.label])
 
     def mark(self, index: int) -> str:
-        """Return the number of the record, with the paths, sizes and last changes of the files of the split."""
+        """Return the number of the record, with a digest of the paths, sizes and last changes of the split's files."""
         return f"{self.kept[index]} of {self.shards}"
 
     def in_memory(self) -> Images:
