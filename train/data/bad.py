@@ -35,15 +35,12 @@ def require_readable(bad: Sequence[str], total: int, what: str, on_error: str) -
         raise ValueError(f"on_error must be 'stop' or 'skip', got {on_error!r}")
     if not bad:
         return
-    if total == 1:
-        raise ValueError(bad[0])
+    if len(bad) == total:
+        raise ValueError(bad[0] if total == 1 else f"{what} must be readable, got none of {total:,}: {bad[0]}")
     more = f"; and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
     count, named = f"{len(bad):,} of {total:,}", f"{'; '.join(bad[:NAMED])}{more}"
-    rule = f"{what} must be readable, got {count} that {'is' if len(bad) == 1 else 'are'} not: {named}"
-    if len(bad) == total:
-        raise ValueError(rule)
     if on_error == "stop":
-        raise BadData(rule)
+        raise BadData(f"{what} must be readable, got {count} that {'is' if len(bad) == 1 else 'are'} not: {named}")
     say(f"{count} {what} are left out: {named}")
 
 

@@ -34,11 +34,11 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
                 raise CorruptImage(name, "floating-point pixels have no scale")
             if picture.mode.startswith("I"):
                 values = np.asarray(picture).clip(0, 65535)
-                _require_range(values.max(initial=0), name)
+                require_range(values.max(initial=0), name)
                 picture = Image.fromarray((values // 256).astype(np.uint8))
             elif deep and picture.mode in ("RGB", "RGBA"):
                 upper = np.asarray(picture)[..., :3].max(initial=0)
-                _require_range(upper and 256 * int(upper) + 255, name)
+                require_range(upper and 256 * int(upper) + 255, name)
             if picture.has_transparency_data:
                 layer = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
@@ -50,8 +50,16 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
         raise CorruptImage(name, "no format that Pillow knows" if unknown else broken) from None
 
 
-def _require_range(largest: int, name: str) -> None:
-    """Check that the largest 16-bit value of a picture needs more than 12 bits, if it is not 0."""
+def require_range(largest: int, name: str) -> None:
+    """Check that the largest 16-bit value of a picture needs more than 12 bits, if it is not 0.
+
+    Args:
+        largest: that value.
+        name: name of the file, for the message.
+
+    Raises:
+        CorruptImage: it does not.
+    """
     if 0 < largest < LEAST:
         rule = "16-bit pixels must use their range, to 65,535, or they are nearly black"
         raise CorruptImage(name, f"{rule}, got at most {largest:,}")
