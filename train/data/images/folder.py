@@ -80,20 +80,10 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
     root = Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"folder must be a directory, got {path!r}")
-    held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
-    if (root / "train").is_dir() and held_out is not None:
-        if held_out.samefile(root / "train"):
-            raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
-        (train, test), skipped = _intact([root / "train", held_out], root, on_error)
-    else:
-        (whole,), skipped = _intact([root], root, on_error)
-        train, test = _split(whole, root)
-    unknown = sorted(set(test) - set(train))
-    if unknown:
-        raise ValueError(f"the test images must be of the classes trained on, got class {unknown[0]!r} in {path!r}")
-    names = tuple(train)
-    if len(names) < 2:
-        raise ValueError(f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}")
+    note, parts = central(shown), _parts(root)
+    names = tuple(next(iter(parts.values())))
+    kept, skipped = _intact(parts, root, on_error)
+    train, test = kept if len(kept) == 2 else _split(kept[0], root)
     labeled = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]
@@ -107,7 +97,7 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         mean=MEAN,
         std=STD,
         mirror=True,
-        note=f"{root.name}: {central(shown)}{left_out(skipped)}",
+        note=f"{root.name}: {note}{left_out(skipped)}",
         identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}{without(skipped)}",
     )
 
@@ -128,15 +118,36 @@ Classes = dict[str, list[Path]]
 """The image files of every class, sorted by name."""
 
 
-def _intact(roots: Sequence[Path], folder: Path, on_error: str) -> tuple[list[Classes], int]:
-    """Return the images in the class subfolders of some folders, and how many that cannot be decoded are left out."""
-    parts = [_classes(root) for root in roots]
-    files = [file for part in parts for inside in part.values() for file in inside]
-    kept = {files[index] for index in intact(Files(files, [0] * len(files)), folder, f"images of {folder}", on_error)}
-    parts = [{name: [file for file in inside if file in kept] for name, inside in part.items()} for part in parts]
-    for root, part in zip(roots, parts, strict=True):
-        _require_images(part, root)
-    return parts, len(files) - len(kept)
+def _parts(root: Path) -> dict[Path, Classes]:
+    """Return the images to train on and those to test on by their folders, or all of them where they are not apart."""
+    held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+    folders = [root]
+    if held_out is not None and (root / "train").is_dir():
+        if held_out.samefile(root / "train"):
+            raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
+        folders = [root / "train", held_out]
+    found = {folder: _classes(folder) for folder in folders}
+    train, *tests = found.values()
+    unknown = sorted({name for test in tests for name in test} - set(train))
+    if unknown:
+        rule = "the test images must be of the classes trained on"
+        raise ValueError(f"{rule}, got class {unknown[0]!r} in {str(root)!r}")
+    if len(train) < 2:
+        raise ValueError(
+            f"a folder of images must hold at least two classes, got {', '.join(train)!r} in {str(root)!r}"
+        )
+    return found
+
+
+def _intact(parts: Mapping[Path, Classes], root: Path, on_error: str) -> tuple[list[Classes], int]:
+    """Return what can be decoded of the images of all parts, and how many images are left out."""
+    files = [file for part in parts.values() for inside in part.values() for file in inside]
+    kept = {files[index] for index in intact(Files(files, [0] * len(files)), root, f"images of {root}", on_error)}
+    found = []
+    for folder, part in parts.items():
+        found.append({name: [file for file in inside if file in kept] for name, inside in part.items()})
+        _require_images(found[-1], folder)
+    return found, len(files) - len(kept)
 
 
 def _classes(root: Path) -> Classes:
