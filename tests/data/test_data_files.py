@@ -1,10 +1,14 @@
 """Folders of classes, damaged and unusual image files, and data sets prepared by TFDS."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import socket
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,11 @@ import pytest
 from PIL import Image
 
 import train.data.images as data
+from train.data.images import scan
 from train.data.images.augment import Augment
 from train.data.images.decode import decode
 from train.data.images.folder import Files
+from train.engine.progress import last_progress
 
 COLORS = {"blue": (20, 30, 220), "green": (20, 200, 40), "red": (220, 10, 20)}
 
@@ -121,15 +127,22 @@ def link_in_a_circle(path: Path) -> None:
 def test_what_is_no_file_among_images_is_named_before_it_is_read(tmp_path: Path, make: Any, what: str) -> None:
     root = make_folder(tmp_path / "images", {"train": 4, "val": 3})
     make(root / "val" / "blue" / "9.png")
-    with pytest.raises(ValueError, match=rf"must be a file that can be read, got .*val/blue/9\.png: {what}$"):
+    rule = rf"images of {root} must be readable, got 1 of 22 that is not: .*val/blue/9\.png: {what}; to go on without"
+    with pytest.raises(ValueError, match=rule):
         data.load(f"folder:{root}", size=16)
 
 
 def test_an_image_that_may_not_be_read_is_named_before_it_is_read(tmp_path: Path, monkeypatch: Any) -> None:
     root = make_folder(tmp_path / "images", {"": 4})
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "2.png" and access(path, mode))
-    with pytest.raises(ValueError, match=r"got .*/2\.png: Permission denied"):
+    read = Path.read_bytes
+
+    def refusing(path: Path) -> bytes:
+        if path.name == "2.png":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refusing)
+    with pytest.raises(ValueError, match=r"got 3 of 12 that are not: .*/2\.png: Permission denied"):
         data.load(f"folder:{root}", size=16)
 
 
@@ -147,43 +160,96 @@ def corrupt_folder(root: Path) -> Path:
     return root
 
 
-def test_a_corrupt_image_stops_the_run_and_is_named(tmp_path: Path) -> None:
-    ds = data.load(f"folder:{corrupt_folder(tmp_path)}", size=16)
-    with pytest.raises(data.CorruptImage, match=r"an image must be decodable, got .*red/1\.png: ") as raised:
-        list(zip(range(4), data.train_batches(ds, 12, 0, Augment()), strict=False))
-    assert "\n" not in str(raised.value)
-    with pytest.raises(data.CorruptImage, match=r"blue/2\.png"):
-        list(data.evaluation_batches(ds, 16, 4))
+def test_corrupt_images_are_named_before_anything_is_made_of_them(tmp_path: Path) -> None:
+    root = corrupt_folder(tmp_path)
+    with pytest.raises(ValueError, match=rf"images of {root} must be readable, got 2 of 21 that are not: ") as raised:
+        data.load(f"folder(path={str(root)!r}, shown=1.0)", size=16)
+    said = str(raised.value)
+    assert "\n" not in said
+    assert re.search(r"red/1\.png: .+; .*blue/2\.png: no format that Pillow knows; to go on without: ", said)
+    assert said.endswith(f"--data=\"folder(path={str(root)!r}, shown=1.0, on_error='skip')\"")
+    for name in ("3", "0"):
+        (root / "train" / "red" / f"{name}.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"got 4 of 21 .*red/0\.png: .*red/1\.png: .*red/3\.png: [^;]*; and 1 more;"):
+        data.load(f"folder:{root}", size=16)
 
 
-def test_corrupt_images_are_skipped_named_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spec = f"folder(path={str(corrupt_folder(tmp_path))!r}, on_error='skip')"
-    ds = data.load(spec, size=16)
-    batches = data.train_batches(ds, 6, 0, Augment())
-    assert {len(next(batches)["label"]) for _ in range(4)} == {6}
-    assert sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 16, 4)) == 8
-    assert sorted(Path(name).name for name in ds.skipped) == ["1.png", "2.png"]
-    assert len(caplog.records) == 2
-    assert "2 so far" in caplog.text
+@pytest.mark.parametrize("split", [False, True])
+def test_skipped_images_are_as_if_they_were_not_there(tmp_path: Path, split: bool, capsys: Any) -> None:
+    root = corrupt_folder(tmp_path / "images")
+    if split:
+        shutil.move(root / "train", tmp_path / "train")
+        shutil.rmtree(root)
+        (tmp_path / "train").rename(root)
+    skipping = data.load(f"folder(path={str(root)!r}, on_error='skip')", size=16)
+    left = 1 if split else 2
+    assert f"{left} of {12 if split else 21} images of {root} are left out: " in capsys.readouterr().err
+    for file in root.rglob("*.png"):
+        if len(file.read_bytes()) < 61:
+            file.unlink()
+    without = data.load(f"folder(path={str(root)!r}, on_error='skip')", size=16)
+    assert skipping.train.files == without.train.files
+    assert skipping.test(16).files == without.test(16).files
+    assert skipping.identity == f"{without.identity}-without-{left}"
+    assert skipping.note == f"{without.note}; left out, since unreadable: {left}"
     with pytest.raises(ValueError, match="on_error must be 'stop' or 'skip', got 'ignore'"):
-        data.load(spec.replace("'skip'", "'ignore'"))
+        data.load(f"folder(path={str(root)!r}, on_error='ignore')")
 
 
-def test_a_folder_of_nothing_but_corrupt_images_ends(tmp_path: Path) -> None:
+def test_a_class_of_nothing_but_corrupt_images_is_refused(tmp_path: Path) -> None:
     root = make_folder(tmp_path, {"train": 1, "val": 1})
+    (root / "train" / "red" / "0.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"every class subfolder must have images, got '.*train/red' with none"):
+        data.load(f"folder(path={str(root)!r}, on_error='skip')")
     for file in root.rglob("*.png"):
         file.write_bytes(b"")
-    ds = data.load(f"folder(path={str(root)!r}, on_error='skip')")
-    with pytest.raises(ValueError, match="got 3 corrupt ones"):
-        next(data.train_batches(ds, 3, 0, Augment()))
-    assert list(data.evaluation_batches(ds, 16, 2)) == []
+    with pytest.raises(ValueError, match=r"must be readable, got none of 6: .*blue/0\.png: [^;]*$"):
+        data.load(f"folder(path={str(root)!r}, on_error='skip')")
 
 
-def test_a_missing_file_is_no_corrupt_image(tmp_path: Path) -> None:
-    ds = data.load(f"folder(path={str(make_folder(tmp_path, {'train': 1, 'val': 1}))!r}, on_error='skip')")
+def test_an_image_that_is_lost_later_is_named(tmp_path: Path) -> None:
+    ds = data.load(f"folder:{make_folder(tmp_path, {'train': 1, 'val': 1})}")
     (tmp_path / "train" / "red" / "0.png").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(data.CorruptImage, match=r"got .*red/0\.png: No such file or directory"):
         next(data.train_batches(ds, 3, 0, Augment()))
+
+
+def test_what_was_intact_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """What is new, changed in place or corrupt is decoded again; a cache that is lost or damaged is made anew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(scan, "KEPT_SECONDS", 0.0)
+    root, seen = make_folder(tmp_path / "images", {"train": 4, "val": 3}), []
+    decode_as_before = Files.__getitem__
+    monkeypatch.setattr(
+        Files, "__getitem__", lambda self, at: seen.append(self.files[at]) or decode_as_before(self, at)
+    )
+
+    def decoded(on_error: str = "stop") -> int:
+        seen.clear()
+        data.load(f"folder(path={str(root)!r}, on_error={on_error!r})", size=16)
+        return sum(root in file.parents for file in seen)  # threads of other tests may decode still
+
+    assert [decoded(), decoded()] == [21, 0]
+    image = root / "val" / "red" / "0.png"
+    image.write_bytes(image.read_bytes())
+    os.utime(image, (0, 0))
+    shutil.copy(image, root / "val" / "red" / "new.png")
+    assert [decoded(), decoded()] == [2, 0]
+    image.write_bytes(b"\0" * image.stat().st_size)
+    assert [decoded("skip"), decoded("skip")] == [1, 1], "why it is corrupt is not kept"
+    (kept,) = (tmp_path / "cache" / "pejax").iterdir()
+    kept.write_bytes(kept.read_bytes()[: 8 * 5 + 3])
+    assert decoded("skip") == 22 - 5
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_bytes(b"")
+    assert [decoded("skip"), decoded("skip")] == [22, 22], "without a cache, nothing is kept, and nothing is said"
+    monkeypatch.setattr(scan, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(scan, "AT_ONCE", 20)
+    capsys.readouterr()
+    decoded("skip")
+    said = capsys.readouterr().err.splitlines()[0]
+    assert re.fullmatch(r"preparing · looked at 20 of 22 images · \d+ s left", said)
+    assert last_progress(said) is not None
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -223,6 +289,27 @@ def test_pictures_of_12_bits_in_16_are_not_shown_black(largest: int, kind: str) 
     assert np.asarray(decode(encoded(values * 0, kind), 1, "x")).max() == 0
 
 
+@pytest.mark.parametrize("bands", [2, 3, 4])
+def test_colors_of_12_bits_in_16_are_not_shown_black(bands: int) -> None:
+    """Pillow has no pixels of 16 bits and several bands, so that the file is written by hand."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    def png(value: int) -> bytes:
+        pixels = np.full((4, 4, bands), value, ">u2")
+        if bands % 2 == 0:
+            pixels[..., -1] = 65535  # opaque
+        rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+        head = struct.pack(">IIBBBBB", 4, 4, 16, {2: 4, 3: 2, 4: 6}[bands], 0, 0, 0)
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+    with pytest.raises(data.CorruptImage, match=r"16-bit pixels must use their range, .* got at most 4,095$"):
+        decode(png(4095), 3, "x")
+    for value in (0, 4096, 65535):
+        assert np.asarray(decode(png(value), 3, "x")).max() == value // 256
+
+
 def test_training_images_are_no_test_images(data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="test must be another split than the one trained on, got 'train'"):
         data.load("tfds(name='tiny_squares', test='train')")
@@ -252,6 +339,13 @@ def test_exif_orientation_is_followed() -> None:
     assert np.asarray(shown)[0].mean() < 20 < 200 < np.asarray(shown)[-1].mean()
 
 
+def odd_exif() -> bytes:
+    """Return a JPEG that is turned, and whose width is a text in EXIF, at which Pillow raises struct.error."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "x" * 8
+    return encoded(plain((0, 0, 0)), "JPEG", exif=exif).replace(b"\x01\x0e\x00\x02", b"\x01\x00\x00\x02")
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -261,8 +355,9 @@ def test_exif_orientation_is_followed() -> None:
         encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))[:-2000],
         encoded(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).replace(b"IDAT", b"IDAX"),
         encoded(Image.new("F", (4, 4)), "TIFF"),
+        odd_exif(),
     ],
-    ids=["empty", "header", "cut-jpeg", "cut-png", "chunk", "float"],
+    ids=["empty", "header", "cut-jpeg", "cut-png", "chunk", "float", "exif"],
 )
 def test_damaged_files_are_corrupt_images(content: bytes) -> None:
     with pytest.raises(data.CorruptImage, match=r"got place/name\.png: .+") as raised:
@@ -302,15 +397,20 @@ def test_small_prepared_images_are_kept_in_memory(data_dir: Path) -> None:
     assert data.load(f"tfds:{data_dir / 'tiny_squares'}", size=12).identity == ds.identity == "tfds-tiny_squares/1.0.0"
 
 
-def test_large_prepared_images_are_cropped(data_dir: Path) -> None:
+def test_large_prepared_images_are_cropped(data_dir: Path, capsys: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"images of wide_photos/1\.0\.0 validation must be readable, got 1 of 4 that "
+    ):
+        data.load("tfds:wide_photos", size=16)
     ds = data.load("tfds(name='wide_photos', on_error='skip')", size=16)
     assert not isinstance(ds.train, data.Images)
     assert ds.channels == 3
     batch = next(data.train_batches(ds, 4, 0, Augment(crop=True)))
     assert batch["image"].shape == (4, 16, 16, 3)
     shown = sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 24, 2))
-    assert shown == 3, "one of the four is corrupt"
-    assert [name.rstrip("0123") for name in ds.skipped] == ["wide_photos/1.0.0 validation "]
+    assert shown == len(ds.test(24)) == 3, "one of the four is corrupt"
+    assert "1 of 4 images of wide_photos/1.0.0 validation are left out: wide_photos/1.0.0 va" in capsys.readouterr().err
+    assert ds.identity == "tfds-wide_photos/1.0.0-without-1"
     with pytest.raises(ValueError, match="must have the split 'test', got train, validation"):
         data.load("tfds(name='wide_photos', test='test')")
 

@@ -10,6 +10,7 @@ import tarfile
 import warnings
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,9 +207,51 @@ def test_a_folder_is_held_out_and_files_have_several_documents(books: Path, tmp_
 )
 def test_a_bad_file_in_a_folder_is_named(books: Path, content: bytes, message: str) -> None:
     (books / "sub/bad.txt").write_bytes(content)
-    for path in (books, books / "*/*.txt"):
-        with pytest.raises(ValueError, match=rf"^{re.escape(str(books / 'sub/bad.txt'))} {message}$"):
+    bad = re.escape(f"{books / 'sub/bad.txt'} {message}; to go on without: --data=")
+    for path, count in ((books, 5), (books / "*/*.txt", 2)):
+        rule = rf"^texts of {re.escape(str(path))} must be readable, got 1 of {count} that is not: {bad}"
+        with pytest.raises(ValueError, match=rule):
             load_text(f"file:{path}")
+
+
+@pytest.mark.parametrize("kind", ["file", "jsonl"])
+def test_bad_files_and_lines_are_named_and_may_be_left_out(tmp_path: Path, kind: str, capsys: Any) -> None:
+    """What is left out changes nothing but the identity and the note, which count it; of held-out files, too."""
+    suffix, write = {"file": ("txt", lambda text: f"{text}\n"), "jsonl": ("jsonl", lambda t: json.dumps({"text": t}))}[
+        kind
+    ]
+    places = [tmp_path / part for part in ("train", "held")]
+    for place in places:
+        place.mkdir()
+        for name in ("a", "b", "c"):
+            (place / f"{name}.{suffix}").write_text(write(f"{place.name} {name}"))
+    arguments = f"path={str(places[0])!r}, held_out={str(places[1])!r}"
+    whole = load_text(f"{kind}({arguments}, on_error='skip')")
+    assert capsys.readouterr().err == ""
+    for number, content in enumerate((b"", b"\xff", b"a\0", b"{}\n[]\n")):
+        (places[0] / f"{number}.{suffix}").write_bytes(content)
+    (places[1] / f"empty.{suffix}").write_text("\n")
+    lines = 5 if kind == "jsonl" else 4
+    counted = f"{places[0]} must be readable, got {lines} of {lines + 3} that are not"
+    rule = rf"{counted}: .*0\.{suffix} .*1\.{suffix} must be UTF-8"
+    with pytest.raises(
+        ValueError, match=rf"{rule}[^;]*; [^;]*; and {lines - 3} more; to go on without: --data=\"{kind}\("
+    ):
+        load_text(f"{kind}({arguments})")
+    kept = load_text(f"{kind}({arguments}, on_error='skip')")
+    said = capsys.readouterr().err.splitlines()
+    assert [re.sub(r" are left out: .*", "", line) for line in said] == [
+        f"{lines} of {lines + 3} {'lines' if kind == 'jsonl' else 'texts'} of {places[0]}",
+        f"1 of 4 held-out {'lines' if kind == 'jsonl' else 'texts'} of {places[1]}",
+    ]
+    assert texts(kept, kept.train) == texts(whole, whole.train)
+    assert texts(kept, kept.held_out) == texts(whole, whole.held_out)
+    assert kept.identity == whole.identity.replace("-bytes", f"-without-{lines + 1}-bytes")
+    assert f"; left out, since unreadable: {lines + 1}; bytes" in kept.note
+    for file in places[1].iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"of {places[1]} must be readable, got none of 4: [^;]*$"):
+        load_text(f"{kind}({arguments}, on_error='skip')")
 
 
 BAD_FILES = [
@@ -223,8 +266,12 @@ BAD_FILES = [
     ("separated", b"alone", "must hold two different documents to hold one out, got 1"),
     ("jsonl", b"", "must hold a document, got 0 bytes"),
     ("jsonl", b'{"text": ""}', "must hold a document"),
-    ("jsonl", b'{"text": "a"}\n{"text": ', r"line 2 of .* must be JSON, got something else$"),
-    ("jsonl", b'{"text": "a"}\n\n{"body": "b"}', r"line 3 of .* an object with text under 'text', got another one$"),
+    (
+        "jsonl",
+        b'{"text": "a"}\n{"text": ',
+        r"got 1 of 2 that is not: line 2 of .* must be JSON, got something else; to",
+    ),
+    ("jsonl", b'{"text": "a"}\n\n{"body": "b"}', r"line 3 of .* an object with text under 'text', got another one; to"),
     ("jsonl", b'["a"]', r"line 1 of .* must be an object with text under 'text', got a list$"),
     ("jsonl", b'{"text": 3}', r"line 1 of .* must be an object with text"),
     ("jsonl", b'{"text": "\\ud800"}', r"line 1 of .* must hold Unicode text, got half of a surrogate pair"),

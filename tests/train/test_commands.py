@@ -6,6 +6,7 @@ without optimization.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from quick import QUICK
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,17 @@ def test_images_are_trained_on(images):
     assert (images / "results.png").stat().st_size > 1000
     assert list((images / "tensorboard").iterdir())
     assert json.loads((images / "config.json").read_text())["pe"] == "rope_mixed"
+
+
+def test_a_corrupt_image_is_named_before_anything_is_written(tmp_path):
+    for name in ("train/a", "train/b", "val/a", "val/b"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "one.png")
+    whole = (tmp_path / "val/b/one.png").read_bytes()
+    (tmp_path / "val/b/one.png").write_bytes(whole[:40])
+    out = said("train.vit", f"--data=folder:{tmp_path}", f"--out={tmp_path / 'run'}", status=2)
+    assert re.search(r"^error: images of .* must be readable, got 1 of 4 that is not: .*val/b/one\.png: ", out, re.M)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pejax import ENCODINGS
 from train.compare.display import Display
 from train.compare.options import Candidate, read
 from train.compare.program import main
-from train.compare.runs import Outcome, execute, outcome, require_distinct, require_own, run_of
+from train.compare.runs import Outcome, execute, is_done, outcome, require_distinct, require_own, run_of
 from train.compare.table import best_candidate, markdown, mean_of, rows_of, tables
 from train.engine.config import split_list
 from train.engine.files import write_atomic
@@ -352,8 +352,21 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert outcome(run_of(comparison, Candidate("rope", "rope"), 0)).status == "stopped"
 
 
+def test_a_run_that_was_refused_begins_anew_with_other_settings(tmp_path):
+    """As after a corrupt image, which the corrected command leaves out, or which was mended."""
+    data = "folder(path='photos', on_error='skip')"
+    for flags in (["--data=folder:photos"], [f"--data={data}"]):
+        comparison = read(["--pe=none", "--seeds=1", *SMALL, *flags, f"--out={tmp_path}"])
+        run = run_of(comparison, Candidate("none", "none"), 0)
+        require_own(comparison, run)
+        assert not is_done(run)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
+        assert execute(comparison, run, lambda arguments, log: (2, "no")).status == "refused"
+
+
 def test_a_run_that_was_stopped_before_its_config_was_written_goes_on(tmp_path):
-    """Ctrl-C in the first seconds leaves what the comparison wrote, and nothing of the trainer."""
+    """Ctrl-C in the first seconds leaves what the comparison wrote, and of the trainer nothing, or settings alone."""
     comparison = read(["--pe=none", "--seeds=1", *SMALL, f"--out={tmp_path}"])
     run = run_of(comparison, Candidate("none", "none"), 0)
     seen = []
@@ -367,7 +380,9 @@ def test_a_run_that_was_stopped_before_its_config_was_written_goes_on(tmp_path):
     assert execute(comparison, run, launch).status == "stopped"
     save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
     execute(comparison, run, launch)
-    assert ["--resume" in arguments for arguments in seen] == [False, False, True]
+    (run.folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    execute(comparison, run, launch)
+    assert ["--resume" in arguments for arguments in seen] == [False, False, False, True]
     (run.folder / "config.json").write_text('{"name": "my web app"}')
     with pytest.raises(ValueError, match=r"out must be a folder without config\.json"):
         require_own(comparison, run)

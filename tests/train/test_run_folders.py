@@ -16,7 +16,7 @@ from toy_program import train
 from train import evaluate
 from train.compare.runs import require_own_folder
 from train.engine import session
-from train.engine.run_files import own_files, written_steps
+from train.engine.run_files import has_trained, own_files, require_no_run, written_steps
 from train.engine.stored_config import is_run, load_config
 
 pytestmark = pytest.mark.usefixtures("toy")
@@ -87,6 +87,42 @@ def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
     assert written_steps(run) == [1]
     assert not (run / "results.json").exists()
     assert load_config(toy_program.Config, run).seed == 1
+
+
+def test_a_start_that_failed_gives_way_to_the_corrected_command(tmp_path, capsys, monkeypatch):
+    def failing(*_: object, **__: object) -> None:
+        raise OSError("an image must be decodable")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(session, "ThreadPrefetchDatasetIterator", failing)
+        assert "must be decodable" in refused(capsys, lambda: train(tmp_path))
+    assert is_run(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert train(tmp_path, "--seed=1", "--stop_at=1") == 0
+    assert load_config(toy_program.Config, tmp_path).seed == 1
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert "already has a run: give --resume" in refused(capsys, lambda: train(tmp_path))
+
+
+def test_a_run_has_trained_once_it_has_more_than_settings(run):
+    """Each other file is something to lose: a run with it is not overwritten unasked."""
+    settings = {"config.json", "environment.json", "outcome.json", "tensorboard"}
+    (run / "offending-3").mkdir()
+    for path in own_files(run):
+        if {path.name, path.parent.name}.isdisjoint(settings):
+            path.rename(path.with_name(f"away {path.name}"))
+    (run / "metrics.jsonl").touch()
+    (run / f".results.json.{2**22}").write_text("half a fi")
+    assert not has_trained(run)
+    assert require_no_run(run, overwrite=False)
+    hidden = sorted(run.rglob("away *"))
+    assert len(hidden) >= 5
+    for path in hidden:
+        back = path.with_name(path.name.removeprefix("away "))
+        path.replace(back)
+        assert has_trained(run), back
+        back.rename(path)
+    assert not has_trained(run)
 
 
 def test_every_file_of_a_run_is_its_own(toy_run):

@@ -21,9 +21,9 @@ from train.engine.config import RunConfig
 from train.engine.files import parse_object, read_object, read_text, write_atomic
 from train.engine.outside import own_encodings
 from train.engine.results import Evaluation, results_stem
-from train.engine.run_files import require_no_run
+from train.engine.run_files import has_trained, require_no_run
 from train.engine.stopping import INTERRUPTED
-from train.engine.stored_config import is_run, load_config, require_same
+from train.engine.stored_config import load_config, require_same
 
 OUTCOME = "outcome.json"
 """File of the outcome of a run, beside those of the trainer."""
@@ -129,7 +129,7 @@ def require_own(comparison: Comparison, run: Run) -> None:
         path = run.folder / f"{results_stem(extend)}.json"
         if path.is_dir():  # else the evaluation that cannot write there would count as one that the trainer refused
             raise ValueError(f"{path} must be a file of results, got a folder")
-    if not is_run(run.folder):
+    if not has_trained(run.folder):
         require_no_run(run.folder, overwrite=False)
         return
     wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
@@ -155,9 +155,9 @@ def outcome(run: Run) -> Outcome | None:
 
 
 def is_done(run: Run) -> bool:
-    """Return whether there is nothing left to do for a run; one that failed or was stopped goes on."""
+    """Return whether there is nothing left to do for a run; one that failed, was refused or was stopped goes on."""
     found = outcome(run)
-    if found is None or found.status in ("failed", "stopped"):
+    if found is None or found.status in ("failed", "refused", "stopped"):
         return False
     return found.status != "done" or all(is_evaluated(run, extend, found) for extend in run.extensions)
 
@@ -180,7 +180,7 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
     found = earlier if earlier and earlier.status == "done" else None
     if found is None:
         options = comparison.command(run.candidate, run.seed, run.folder, run.validation)
-        options += ["--resume"] if is_run(run.folder) else []
+        options += ["--resume"] if has_trained(run.folder) else []
         status, error = launch(["-m", f"train.{comparison.task}", *options], run.log)
         found = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
         _write(run, found)

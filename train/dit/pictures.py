@@ -19,7 +19,7 @@ class Pictures(NamedTuple):
 
 
 def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[np.ndarray, " M"]) -> Pictures:
-    """Return pictures of a source of squares that have the longer side of the shape; corrupt ones are missing.
+    """Return pictures of a source of squares that have the longer side of the shape.
 
     A picture that is wider than high shows the whole square, stretched: its rows are averages over the area of pixels.
 
@@ -30,9 +30,6 @@ def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[n
         indices: indices in the source.
     """
     batch = normalized_batch(dataset, source, indices)
-    if batch is None:
-        nothing = np.zeros((0, *shape, dataset.channels), np.float32)
-        return Pictures(nothing, np.zeros((0,), np.int32))
     return Pictures(averaged(batch["image"], shape), batch["label"])
 
 

@@ -12,6 +12,9 @@ FILES = (FILE, "environment.json", "metrics.jsonl", "probe.json", "outcome.json"
          r"samples-.+\.png")  # fmt: skip
 """Files of a run in its folder, as patterns, beside its results."""
 
+SETTINGS = (FILE, "environment.json", "outcome.json")
+"""Those of a run that has not trained yet."""
+
 RESULTS = re.compile(r"results(-.+)?\.(json|png)")
 
 MODEL = "model"
@@ -94,14 +97,31 @@ def _delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def has_trained(folder: Path) -> bool:
+    """Return whether a folder has a run with more than its settings: a checkpoint, a report, results or a failed step.
+
+    A run that ended before, as by an error while it compiled, has nothing that another one could overwrite.
+    """
+    return is_run(folder) and any(_is_of_training(path, folder) for path in own_files(folder))
+
+
+def _is_of_training(path: Path, folder: Path) -> bool:
+    if path.parent != folder:
+        return path.parent.name != "tensorboard"  # whose file is made before the first step
+    if path.is_dir() or path.is_symlink():
+        return True
+    return path.name not in SETTINGS and not UNFINISHED.fullmatch(path.name) and path.stat().st_size > 0
+
+
 def require_no_run(folder: Path, overwrite: bool) -> bool:
     """Check that a run may begin in a folder; return whether an earlier run in it is to be deleted first.
 
     Raises:
-        ValueError: it has a run that may not be overwritten, or files of somebody else under the names of a run's.
+        ValueError: it has a run that has trained and may not be overwritten, or files of somebody else under the names
+            of a run's.
     """
     if is_run(folder):
-        if not overwrite:
+        if has_trained(folder) and not overwrite:
             raise ValueError(f"{folder} already has a run: give --resume, --overwrite or another --out")
         return True
     if not folder.is_dir():

@@ -7,9 +7,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from train.data.images.source import CorruptImage
 
-UNDECODABLE = (OSError, SyntaxError, ValueError, EOFError, UnidentifiedImageError, Image.DecompressionBombError)
-"""Errors of Pillow on damaged files."""
-
 LEAST = 4096
 """Pixels of 16 bits that are all below it are those of 12 bits or fewer."""
 
@@ -31,21 +28,38 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
     """
     try:
         with Image.open(io.BytesIO(encoded)) as opened:
+            deep = any(";16" in f"{tile.args}" for tile in opened.tile)  # Pillow keeps the upper 8 bits of colors alone
             picture = ImageOps.exif_transpose(opened)
             if picture.mode == "F":
                 raise CorruptImage(name, "floating-point pixels have no scale")
             if picture.mode.startswith("I"):
                 values = np.asarray(picture).clip(0, 65535)
-                if 0 < values.max(initial=0) < LEAST:
-                    rule = "16-bit pixels must use their range, to 65,535, or they are nearly black"
-                    raise CorruptImage(name, f"{rule}, got at most {values.max():,}")
+                require_range(values.max(initial=0), name)
                 picture = Image.fromarray((values // 256).astype(np.uint8))
+            elif deep and picture.mode in ("RGB", "RGBA"):
+                upper = np.asarray(picture)[..., :3].max(initial=0)
+                require_range(upper and 256 * int(upper) + 255, name)
             if picture.has_transparency_data:
                 layer = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
             return picture.convert("L" if channels == 1 else "RGB")
-    except UNDECODABLE as broken:
-        if isinstance(broken, CorruptImage):
-            raise
+    except CorruptImage:
+        raise
+    except Exception as broken:  # of Pillow on damaged files: OSError, SyntaxError, struct.error and others
         unknown = isinstance(broken, UnidentifiedImageError)  # its message names a memory address
         raise CorruptImage(name, "no format that Pillow knows" if unknown else broken) from None
+
+
+def require_range(largest: int, name: str) -> None:
+    """Check that the largest 16-bit value of a picture needs more than 12 bits, if it is not 0.
+
+    Args:
+        largest: that value.
+        name: name of the file, for the message.
+
+    Raises:
+        CorruptImage: it does not.
+    """
+    if 0 < largest < LEAST:
+        rule = "16-bit pixels must use their range, to 65,535, or they are nearly black"
+        raise CorruptImage(name, f"{rule}, got at most {largest:,}")

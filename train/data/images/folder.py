@@ -1,19 +1,19 @@
 """Images in one subfolder per class, as in ImageNet100 and Imagenette."""
 
-import errno
 import hashlib
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
+from train.data.bad import left_out, without
 from train.data.images.augment import central_square
 from train.data.images.decode import decode
-from train.data.images.source import Dataset, as_array, skipping
+from train.data.images.scan import file_mark, intact
+from train.data.images.source import CorruptImage, Dataset, as_array
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEST_NAMES = ("val", "valid", "validation", "test")
@@ -40,16 +40,28 @@ class Files:
         """Return one image and its label.
 
         Raises:
-            CorruptImage: the file cannot be decoded.
+            CorruptImage: the file cannot be read or decoded.
         """
         path = self.files[index]
-        picture = decode(path.read_bytes(), 3, str(path))
+        try:
+            encoded = path.read_bytes()
+        except OSError as refused:
+            raise CorruptImage(str(path), refused.strerror) from None
+        picture = decode(encoded, 3, str(path))
         shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
         return as_array(shown), self.labels[index]
 
+    def mark(self, index: int) -> str:
+        """Return the path, the size and the last change of a file.
+
+        Raises:
+            CorruptImage: it is no file.
+        """
+        return file_mark(self.files[index])
+
 
 def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN) -> Dataset:
-    """Return the images of a folder, in RGB.
+    """Return the images of a folder, in RGB; each was decoded once.
 
     Either `PATH/train/CLASS/...` and `PATH/val/CLASS/...` (or valid, validation, test), or only `PATH/CLASS/...`, a
     tenth of which is then held out, chosen by the sha256 of each file's path below PATH.
@@ -57,29 +69,21 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
     Args:
         size: side of the training images, pixels.
         path: path of the folder.
-        on_error: action at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        on_error: action at images that cannot be decoded: `stop` refuses the folder and names them; with `skip` it is
+            read as if they were not there.
         shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:
-        ValueError: no such folder, no images, a single class, a class without images, an image that is no file which
-            can be read, test images of an unknown class, or an invalid `on_error` or `shown`.
+        ValueError: no such folder, no images, a single class, a class without images, images that cannot be decoded,
+            test images of an unknown class, or an invalid `on_error` or `shown`.
     """
     root = Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"folder must be a directory, got {path!r}")
-    held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
-    if (root / "train").is_dir() and held_out is not None:
-        if held_out.samefile(root / "train"):
-            raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
-        train, test = _classes(root / "train"), _classes(held_out)
-    else:
-        train, test = _split(_classes(root), root)
-    unknown = sorted(set(test) - set(train))
-    if unknown:
-        raise ValueError(f"the test images must be of the classes trained on, got class {unknown[0]!r} in {path!r}")
-    names = tuple(train)
-    if len(names) < 2:
-        raise ValueError(f"a folder of images must hold at least two classes, got {', '.join(names)!r} in {path!r}")
+    note, parts = central(shown), _parts(root)
+    names = tuple(next(iter(parts.values())))
+    kept, skipped = _intact(parts, root, on_error)
+    train, test = kept if len(kept) == 2 else _split(kept[0], root)
     labeled = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]
@@ -93,9 +97,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         mean=MEAN,
         std=STD,
         mirror=True,
-        note=f"{root.name}: {central(shown)}",
-        identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}",
-        skipped=skipping(on_error),
+        note=f"{root.name}: {note}{left_out(skipped)}",
+        identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}{without(skipped)}",
     )
 
 
@@ -111,21 +114,61 @@ def central(shown: float) -> str:
     return f"central square of {fraction} of the shorter side, bicubic, antialiased where it shrinks"
 
 
-def _classes(root: Path) -> dict[str, list[Path]]:
-    """Return the image files of every class subfolder, sorted by name."""
+Classes = dict[str, list[Path]]
+"""The image files of every class, sorted by name."""
+
+
+def _parts(root: Path) -> dict[Path, Classes]:
+    """Return the images to train on and those to test on by their folders, or all of them where they are not apart."""
+    held_out = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+    folders = [root]
+    if held_out is not None and (root / "train").is_dir():
+        if held_out.samefile(root / "train"):
+            raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
+        folders = [root / "train", held_out]
+    found = {folder: _classes(folder) for folder in folders}
+    train, *tests = found.values()
+    unknown = sorted({name for test in tests for name in test} - set(train))
+    if unknown:
+        rule = "the test images must be of the classes trained on"
+        raise ValueError(f"{rule}, got class {unknown[0]!r} in {str(root)!r}")
+    if len(train) < 2:
+        raise ValueError(
+            f"a folder of images must hold at least two classes, got {', '.join(train)!r} in {str(root)!r}"
+        )
+    return found
+
+
+def _intact(parts: Mapping[Path, Classes], root: Path, on_error: str) -> tuple[list[Classes], int]:
+    """Return what can be decoded of the images of all parts, and how many images are left out."""
+    files = [file for part in parts.values() for inside in part.values() for file in inside]
+    kept = {files[index] for index in intact(Files(files, [0] * len(files)), root, f"images of {root}", on_error)}
+    found = []
+    for folder, part in parts.items():
+        found.append({name: [file for file in inside if file in kept] for name, inside in part.items()})
+        _require_images(found[-1], folder)
+    return found, len(files) - len(kept)
+
+
+def _classes(root: Path) -> Classes:
+    """Return what the class subfolders of a folder have that is an image by its name."""
     found = {}
     for entry in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
         inside = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
         found[entry.name] = sorted(file for file in inside if file.suffix.lower() in SUFFIXES)
     if not found:
         raise ValueError(f"a folder of images must have a subfolder per class, got {str(root)!r} with none")
-    for name, files in found.items():
-        if not files:
-            raise ValueError(f"every class subfolder must have images, got {str(root / name)!r} with none")
+    _require_images(found, root)
     return found
 
 
-def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
+def _require_images(classes: Mapping[str, Sequence[Path]], root: Path) -> None:
+    for name, files in classes.items():
+        if not files:
+            raise ValueError(f"every class subfolder must have images, got {str(root / name)!r} with none")
+
+
+def _split(classes: Classes, root: Path) -> tuple[Classes, Classes]:
     """Return the training files and the held-out tenth of every class, at least one image each."""
     train, test = {}, {}
     for name, files in classes.items():
@@ -144,23 +187,5 @@ def _split(classes: dict[str, list[Path]], root: Path) -> tuple[dict[str, list[P
 
 def _digest(root: Path, files: Sequence[Path]) -> str:
     """Return a digest of the paths of files below the root, and of their sizes."""
-    lines = (f"{file.relative_to(root).as_posix()} {_size(file)}" for file in files)
+    lines = (f"{file.relative_to(root).as_posix()} {file.stat().st_size}" for file in files)
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()[:8]
-
-
-def _size(file: Path) -> int:
-    """Return the size of an image file.
-
-    Raises:
-        ValueError: it is a pipe or a device, whose reading may never end, a link to nothing, or may not be read.
-    """
-    try:
-        found = file.stat()
-    except OSError as refused:
-        what = "a link to nothing" if file.is_symlink() else refused.strerror
-        raise ValueError(f"an image must be a file that can be read, got {file}: {what}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"an image must be a file that can be read, got {file}: a pipe or a device")
-    if not os.access(file, os.R_OK):
-        raise ValueError(f"an image must be a file that can be read, got {file}: {os.strerror(errno.EACCES)}")
-    return found.st_size

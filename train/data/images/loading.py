@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from train.data.bad import way_out
 from train.data.images.fashion import fashion
 from train.data.images.folder import folder
 from train.data.images.glyphs import glyphs
@@ -43,5 +44,6 @@ def load(spec: str, size: int = 28, validation: float = 0.0, frames: int = 0) ->
     if name in VIDEOS and not frames:
         rule = f"frames must be at least 1 with {name}, which are videos, as in python -m train.dit --frames=8"
         raise ValueError(f"{rule}, got 0")
-    dataset = DATASETS[name](size, frames, **options) if frames else DATASETS[name](size, **options)
+    with way_out(name, options):
+        dataset = DATASETS[name](size, frames, **options) if frames else DATASETS[name](size, **options)
     return with_validation(dataset, validation) if validation else dataset

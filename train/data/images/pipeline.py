@@ -19,7 +19,7 @@ from train.data.images.augment import (
     random_resized_crop,
 )
 from train.data.images.randaugment import rand_augment
-from train.data.images.source import Dataset, Images, MadeImages, Source, as_array, as_picture, read
+from train.data.images.source import Dataset, Images, MadeImages, Source, as_array, as_picture
 from train.data.images.three_augment import three_augment
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIter
     """Return an iterator over the test images at `size` pixels; the last batch may be smaller.
 
     The order is a golden-ratio sequence, so that the first N images are a representative sample of a source that is
-    sorted by class. Corrupt images are left out if the data set skips them.
+    sorted by class.
 
     Args:
         ds: the data set.
@@ -131,7 +131,7 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
         pixels, labels = ds.train.images[indices], ds.train.labels[indices]
         pixels = random_crop(pixels, rngs) if augment.crop else pixels
     else:
-        found = [_readable(ds, int(index)) for index in indices]
+        found = [ds.train[int(index)] for index in indices]
         crop = lambda image, rng: (
             random_resized_crop(image, ds.size, rng) if augment.crop else central_square(image, ds.size)
         )
@@ -153,32 +153,21 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
     return {"image": images, "label": labels.astype(np.int32)}
 
 
-def _readable(ds: Dataset, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
-    """Return the training image at `index`, or the next one that can be read."""
-    for offset in range(len(ds.train)):
-        found = read(ds.train, (index + offset) % len(ds.train), ds.skipped)
-        if found is not None:
-            return found
-    raise ValueError(f"a data set needs readable images, got {len(ds.train)} corrupt ones")
-
-
-def normalized_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch | None:
-    """Return the normalized images of one size and the labels at some indices of a source, without corrupt ones.
+def normalized_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch:
+    """Return the normalized images of one size and the labels at some indices of a source.
 
     Args:
-        ds: the data set, which says how images are normalized and whether corrupt ones are skipped.
+        ds: the data set, which says how images are normalized.
         source: images of one size.
         indices: indices in the source.
 
     Returns:
-        A batch as those of `evaluation_batches`; None if all of its images are corrupt and skipped.
+        A batch as those of `evaluation_batches`.
     """
     if isinstance(source, Images | MadeImages):
         pixels, labels = source.batch(indices)
     else:
-        pairs = [found for index in indices if (found := read(source, int(index), ds.skipped)) is not None]
-        if not pairs:
-            return None
+        pairs = [source[int(index)] for index in indices]
         pixels, labels = np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs])
     return {"image": normalize(pixels, ds), "label": labels.astype(np.int32)}
 

@@ -1,15 +1,21 @@
 """Image data sets that TensorFlow Datasets has prepared, read without TensorFlow; nothing is downloaded."""
 
+import hashlib
+import os
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 
+from train.data.bad import left_out, without
 from train.data.images.augment import central_square
 from train.data.images.decode import decode
 from train.data.images.folder import MEAN, SHOWN, STD, central
-from train.data.images.source import CorruptImage, Dataset, Images, as_array, read, skipping
+from train.data.images.scan import file_mark, intact
+from train.data.images.source import CorruptImage, Dataset, Images, as_array
 from train.data.tfds_folder import open_prepared, open_split, read_record
 
 TEST_SPLITS = ("test", "validation")
@@ -18,9 +24,16 @@ IN_MEMORY = 64
 
 
 class Records:
-    """A source of the records of one split."""
+    """A source of the records of one split, or of those at the indices `kept`."""
 
-    def __init__(self, builder: Any, split: str, size: int | None = None, shown: float = SHOWN) -> None:
+    def __init__(
+        self,
+        builder: Any,
+        split: str,
+        size: int | None = None,
+        shown: float = SHOWN,
+        kept: Sequence[int] | None = None,
+    ) -> None:
         """Open a split; images are central squares of `size`; if `size` is None, images are not cropped."""
         import tensorflow_datasets
 
@@ -28,12 +41,14 @@ class Records:
         skip = {self.image: tensorflow_datasets.decode.SkipDecoding()}
         self.records = open_split(builder, split, decoders=skip)
         self.name, self.size = f"{builder.info.full_name} {split}", size
-        self.shown = shown
+        shards = "\n".join(file_mark(Path(shard)) for shard in builder.info.splits[split].filepaths)
+        self.shards = hashlib.sha256(os.fsencode(shards)).hexdigest()
+        self.shown, self.kept = shown, range(len(self.records)) if kept is None else kept
         self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self.records)
+        return len(self.kept)
 
     def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
         """Return one image and its label.
@@ -41,18 +56,23 @@ class Records:
         Raises:
             CorruptImage: it cannot be decoded.
         """
+        at = self.kept[index]
         try:
-            record = read_record(self.records, index, self.name)
+            record = read_record(self.records, at, self.name)
         except ValueError as broken:
-            raise CorruptImage(f"{self.name} {index}", broken) from None
-        picture = decode(record[self.image], self.channels, f"{self.name} {index}")
+            raise CorruptImage(f"{self.name} {at}", broken) from None
+        picture = decode(record[self.image], self.channels, f"{self.name} {at}")
         shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
         return as_array(shown), int(record[self.label])
 
-    def in_memory(self, skipped: set[str] | None = None) -> Images:
+    def mark(self, index: int) -> str:
+        """Return the number of the record, with a digest of the paths, sizes and last changes of the split's files."""
+        return f"{self.kept[index]} of {self.shards}"
+
+    def in_memory(self) -> Images:
         """Return the same images in memory; they must have one size."""
-        pairs = [pair for index in range(len(self)) if (pair := read(self, index, skipped)) is not None]
-        return Images(np.stack([image for image, _ in pairs]), np.asarray([label for _, label in pairs]))
+        images, labels = zip(*(self[index] for index in range(len(self))), strict=True)
+        return Images(np.stack(images), np.asarray(labels))
 
 
 def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown: float = SHOWN) -> Dataset:
@@ -64,11 +84,13 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
         size: side of the training images, pixels.
         name: `NAME` or `NAME/CONFIG` in `$TFDS_DATA_DIR` (by default `~/tensorflow_datasets`), or a folder.
         test: the test split; if empty, `test`, or else `validation`.
-        on_error: action at a corrupt image: `stop` ends the run and names it; `skip` skips it and logs its name.
+        on_error: action at images that cannot be decoded: `stop` refuses the data and names them; `skip` leaves them
+            out.
         shown: side of the central square of a test image, as a fraction of the shorter side.
 
     Raises:
-        ValueError: it is not prepared, does not consist of labeled images, or lacks a split.
+        ValueError: it is not prepared, does not consist of labeled images, lacks a split, or has images that cannot be
+            decoded.
     """
     if test == "train":
         raise ValueError("test must be another split than the one trained on, got 'train'")
@@ -78,26 +100,33 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
         if split not in builder.info.splits:
             raise ValueError(f"tfds {name} must have the split {split!r}, got {', '.join(builder.info.splits)}")
     image, label = keys(builder)
-    skipped = skipping(on_error)
-    train, height, width = Records(builder, "train"), *builder.info.features[image].shape[:2]
+    train, tested = (_intact(builder, split, on_error) for split in ("train", held_out))
+    skipped = sum(len(one.records) - len(one) for one in (train, tested))
+    height, width = builder.info.features[image].shape[:2]
     small = height is not None and height == width <= IN_MEMORY
-    cropped = partial(Records, builder, held_out, shown=shown)
+    cropped = partial(Records, builder, held_out, shown=shown, kept=tested.kept)
     resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
-    whole = train.in_memory(skipped) if small else None
+    whole = train.in_memory() if small else None
     return Dataset(
         train=train if whole is None else whole.resized(size).in_memory(),
         train_at=None if whole is None else whole.resized,
-        test=Records(builder, held_out).in_memory(skipped).resized if small else cropped,
+        test=tested.in_memory().resized if small else cropped,
         classes=tuple(builder.info.features[label].names),
         channels=train.channels,
         size=size,
         mean=MEAN if train.channels == 3 else (float(np.mean(MEAN)),),
         std=STD if train.channels == 3 else (float(np.mean(STD)),),
         mirror=True,
-        note=f"{builder.info.full_name}: {f'{height} px {resized}' if small else central(shown)}",
-        identity=f"tfds-{builder.info.full_name}",
-        skipped=skipped,
+        note=f"{builder.info.full_name}: {f'{height} px {resized}' if small else central(shown)}{left_out(skipped)}",
+        identity=f"tfds-{builder.info.full_name}{without(skipped)}",
     )
+
+
+def _intact(builder: Any, split: str, on_error: str) -> Records:
+    """Return the records of a split whose images can be decoded."""
+    whole = Records(builder, split)
+    kept = intact(whole, Path(builder.data_dir) / split, f"images of {whole.name}", on_error)
+    return Records(builder, split, kept=kept)
 
 
 def keys(builder: Any) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import logging
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from train.devices.memory import host_memory, require_room
-
-log = logging.getLogger(__name__)
 
 VALIDATION_SEED = 1
 """Seed of the choice of held-out training images."""
@@ -27,8 +24,8 @@ class CorruptImage(ValueError):
     """An image that cannot be decoded."""
 
     def __init__(self, name: str, reason: object) -> None:
-        super().__init__(f"an image must be decodable, got {name}: {' '.join(str(reason).split())}")
-        self.name = name
+        self.name, self.reason = name, " ".join(str(reason).split())
+        super().__init__(f"an image must be decodable, got {name}: {self.reason}")
 
 
 @runtime_checkable
@@ -178,7 +175,6 @@ class Dataset:
     identity: str  # different for different content; stored in checkpoints
     train_at: Callable[..., MadeImages] | None = None  # the training images at any size; None: they have one size
     frames: int = 0  # frames of the training videos; 0: they are pictures
-    skipped: set[str] | None = None  # names of the skipped corrupt images; None: a corrupt image is an error
 
 
 def with_validation(dataset: Dataset, fraction: float) -> Dataset:
@@ -207,34 +203,3 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
         identity=f"{dataset.identity}-validation-{len(held)}",
         train_at=lambda *at: draw(*at).subset(np.sort(kept)),
     )
-
-
-def read(source: Source, index: int, skipped: set[str] | None) -> tuple[UInt8[np.ndarray, "H W C"], int] | None:
-    """Return `source[index]`, or None if the image is corrupt and `skipped` collects the names of corrupt images.
-
-    Raises:
-        CorruptImage: the image is corrupt and `skipped` is None.
-    """
-    try:
-        return source[index]
-    except CorruptImage as corrupt:
-        if skipped is None:
-            raise
-        if corrupt.name not in skipped:
-            skipped.add(corrupt.name)
-            log.warning("skipped corrupt image %s, %d so far", corrupt.name, len(skipped))
-        return None
-
-
-def skipping(on_error: str) -> set[str] | None:
-    """Return the initial value of `Dataset.skipped`.
-
-    Args:
-        on_error: `stop` or `skip`.
-
-    Raises:
-        ValueError: another value.
-    """
-    if on_error not in ("stop", "skip"):
-        raise ValueError(f"on_error must be 'stop' or 'skip', got {on_error!r}")
-    return set() if on_error == "skip" else None

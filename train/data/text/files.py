@@ -7,10 +7,18 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from train.data.bad import require_readable
 from train.data.text.source import HELD_OUT, Corpus, Texts, checked_fraction, decoded, divided
 
 
-def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, tokenizer: str = "bytes") -> Corpus:
+def file(
+    *,
+    path: str,
+    separator: str = "",
+    held_out: float | str = HELD_OUT,
+    on_error: str = "stop",
+    tokenizer: str = "bytes",
+) -> Corpus:
     r"""Return the text of UTF-8 files; line ends become \n.
 
     TinyStories as one file: fetch `TinyStoriesV2-GPT4-train.txt` and `TinyStoriesV2-GPT4-valid.txt` from its page
@@ -23,6 +31,8 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; for a
             single file without separators the last part, from the start of a line; or what is held out as a whole, a
             second file, folder or pattern.
+        on_error: action at files that cannot be read, or are empty, among others: `stop` refuses the text and names
+            them; `skip` leaves them out.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
@@ -31,14 +41,14 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
     """
     if "\n" in separator:
         raise ValueError(f"separator must be one line, got {separator!r}")
-    read = lambda file: _documents(file, separator)
+    read = lambda file: (_documents(file, separator), [])
     source, files = Path(path).expanduser(), _files(path, ".txt")
-    documents = _read_all(files, read)
+    documents, skipped = _read_all(files, read, f"texts of {path}", on_error)
     if isinstance(held_out, str):
-        held = _held_out(held_out, ".txt", files, read)
-        return _corpus(source, documents, held, f"from {Path(held_out).name}", tokenizer)
+        held, more = _held_out(held_out, ".txt", files, read, "texts", on_error)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + more, tokenizer)
     if separator or not source.is_file():
-        return _divided_file(source, documents, held_out, tokenizer)
+        return _divided_file(source, documents, held_out, skipped, tokenizer)
     (text,) = documents.values()
     at = _line_begin(text, 1 - checked_fraction(held_out), source)
     last = f"its last {held_out:.0%}"
@@ -46,7 +56,14 @@ def file(*, path: str, separator: str = "", held_out: float | str = HELD_OUT, to
     return Texts((text[:at],), (text[at:],), (last,), source.stem, note).encoded(tokenizer)
 
 
-def jsonl(*, path: str, key: str = "text", held_out: float | str = HELD_OUT, tokenizer: str = "bytes") -> Corpus:
+def jsonl(
+    *,
+    path: str,
+    key: str = "text",
+    held_out: float | str = HELD_OUT,
+    on_error: str = "stop",
+    tokenizer: str = "bytes",
+) -> Corpus:
     """Return the documents of files with one JSON object per line.
 
     Args:
@@ -54,6 +71,8 @@ def jsonl(*, path: str, key: str = "text", held_out: float | str = HELD_OUT, tok
         key: name of the text in an object.
         held_out: fraction of the documents, chosen by the sha256 of their text, so that equal ones stay together; or
             what is held out as a whole, a second file, folder or pattern.
+        on_error: action at lines and files that cannot be read: `stop` refuses the text and names them; `skip` leaves
+            them out.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
@@ -62,11 +81,11 @@ def jsonl(*, path: str, key: str = "text", held_out: float | str = HELD_OUT, tok
     """
     read = lambda file: _objects(file, key)
     source, files = Path(path).expanduser(), _files(path, ".jsonl")
-    documents = _read_all(files, read)
+    documents, skipped = _read_all(files, read, f"lines of {path}", on_error)
     if isinstance(held_out, str):
-        held = _held_out(held_out, ".jsonl", files, read)
-        return _corpus(source, documents, held, f"from {Path(held_out).name}", tokenizer)
-    return _divided_file(source, documents, held_out, tokenizer)
+        held, more = _held_out(held_out, ".jsonl", files, read, "lines", on_error)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + more, tokenizer)
+    return _divided_file(source, documents, held_out, skipped, tokenizer)
 
 
 def _files(path: str, suffix: str) -> list[Path]:
@@ -85,43 +104,66 @@ def _files(path: str, suffix: str) -> list[Path]:
     return files
 
 
-def _read_all(files: Sequence[Path], read: Callable[[Path], dict[str, str]]) -> dict[str, str]:
-    """Return the documents of files by name; of several files, with the name of the file."""
-    if len(files) == 1:
-        return read(files[0])
-    return {f"{file}, {name}": text for file in files for name, text in read(file).items()}
+Read = Callable[[Path], tuple[dict[str, str], list[str]]]
+"""Returns the documents of a file by name, and what is wrong with those that cannot be read."""
 
 
-def _held_out(path: str, suffix: str, train: Sequence[Path], read: Callable[[Path], dict[str, str]]) -> dict[str, str]:
-    """Return the documents of the files that are held out.
+def _read_all(files: Sequence[Path], read: Read, what: str, on_error: str) -> tuple[dict[str, str], int]:
+    """Return the documents of files by name, of several files with the name of the file, and how many are left out.
 
     Raises:
-        ValueError: one of them is trained on, or raised by `_files` or `read`.
+        ValueError: some cannot be read, and `on_error` is not `skip`, or none can.
+    """
+    documents: dict[str, str] = {}
+    bad: list[str] = []
+    for file in files:
+        try:
+            found, wrong = read(file)
+        except ValueError as unreadable:
+            found, wrong = {}, [str(unreadable)]
+        documents |= found if len(files) == 1 else {f"{file}, {name}": text for name, text in found.items()}
+        bad += wrong
+    require_readable(bad, len(documents) + len(bad), what, on_error)
+    return documents, len(bad)
+
+
+def _held_out(
+    path: str, suffix: str, train: Sequence[Path], read: Read, what: str, on_error: str
+) -> tuple[dict[str, str], int]:
+    """Return the documents of the files that are held out, and how many are left out.
+
+    Raises:
+        ValueError: one of them is trained on, or raised by `_files` or `_read_all`.
     """
     files = _files(path, suffix)
     trained = {(one.st_dev, one.st_ino) for one in map(os.stat, train)}
     both = [file for file in files if file.is_file() and (file.stat().st_dev, file.stat().st_ino) in trained]
     if both:
         raise ValueError(f"held_out must be another file than the one trained on, got {str(both[0])!r}")
-    return _read_all(files, read)
+    return _read_all(files, read, f"held-out {what} of {path}", on_error)
 
 
-def _divided_file(source: Path, documents: dict[str, str], fraction: float, tokenizer: str) -> Corpus:
+def _divided_file(source: Path, documents: dict[str, str], fraction: float, skipped: int, tokenizer: str) -> Corpus:
     """Return the corpus of a file, a fraction of whose documents is held out."""
     train, held = divided(documents, fraction, str(source))
-    return _corpus(source, train, held, "drawn by content", tokenizer)
+    return _corpus(source, train, held, "drawn by content", skipped, tokenizer)
 
 
-def _corpus(source: Path, train: dict[str, str], held: dict[str, str], how: str, tokenizer: str) -> Corpus:
+def _corpus(
+    source: Path, train: dict[str, str], held: dict[str, str], how: str, skipped: int, tokenizer: str
+) -> Corpus:
     note = f"{source.name}, {len(train) + len(held):,} documents, of which {len(held):,} held out, {how}"
     name = source.stem if source.exists() else "texts"
-    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), name, note).encoded(tokenizer)
+    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), name, note, skipped).encoded(tokenizer)
 
 
 def _read(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"a text must be a file, got {'the folder' if path.is_dir() else 'no file'} {str(path)!r}")
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as refused:
+        raise ValueError(f"{path} must be a file that can be read, got {refused.strerror}") from None
     if b"\0" in content:
         raise ValueError(
             f"{path} must be text, got a zero byte at offset {content.index(0)}, as binary files and UTF-16 have"
@@ -148,25 +190,38 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _objects(path: Path, key: str) -> dict[str, str]:
-    """Return the texts of the objects by name, "line 1"."""
-    found = {}
+def _objects(path: Path, key: str) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of the objects by name, "line 1", and what is wrong with the lines without one."""
+    found, bad = {}, []
     for number, line in enumerate(_read(path).split("\n"), 1):
         if not line.strip():
             continue
-        where = f"line {number} of {path}"
         try:
-            content = json.loads(line)
-        except (ValueError, RecursionError):  # whose text may quote the line, and a config may name any file
-            raise ValueError(f"{where} must be JSON, got something else") from None
-        if not isinstance(content, dict) or not isinstance(content.get(key), str):
-            kind = "another one" if isinstance(content, dict) else f"a {type(content).__name__}"
-            raise ValueError(f"{where} must be an object with text under {key!r}, got {kind}")
-        if any("\ud800" <= letter <= "\udfff" for letter in content[key]):
-            raise ValueError(f"{where} must hold Unicode text, got half of a surrogate pair")
-        if content[key]:
-            found[f"line {number}"] = content[key]
-    return _nonempty(found, path)
+            text = _text(line, key)
+        except ValueError as wrong:
+            bad.append(f"line {number} of {path} {wrong}")
+            continue
+        if text:
+            found[f"line {number}"] = text
+    return found if bad else _nonempty(found, path), bad
+
+
+def _text(line: str, key: str) -> str:
+    """Return the text in a JSON object.
+
+    Raises:
+        ValueError: there is none. The message quotes nothing of the line, since a config may name any file.
+    """
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError("must be JSON, got something else") from None
+    if not isinstance(content, dict) or not isinstance(content.get(key), str):
+        kind = "another one" if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise ValueError(f"must be an object with text under {key!r}, got {kind}")
+    if any("\ud800" <= letter <= "\udfff" for letter in content[key]):
+        raise ValueError("must hold Unicode text, got half of a surrogate pair")
+    return content[key]
 
 
 def _nonempty(documents: dict[str, str], path: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from train.data.bad import way_out
 from train.data.spec import parse_data
 from train.data.text.files import file, jsonl
 from train.data.text.prepared import tfds
@@ -37,6 +38,7 @@ def load_text(spec: str, validation: float = 0.0, windows: str = "documents") ->
         TypeError: an argument of another type.
     """
     name, options = parse_data(spec, TEXTS)
-    corpus = TEXTS[name](**options)
+    with way_out(name, options):
+        corpus = TEXTS[name](**options)
     corpus = with_validation(corpus, validation) if validation else corpus
     return contiguous(corpus) if windows == "contiguous" else corpus

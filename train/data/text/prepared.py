@@ -4,12 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from train.data.bad import require_readable
 from train.data.images.prepared import TEST_SPLITS
 from train.data.text.source import Corpus, Texts, decoded, divided
 from train.data.tfds_folder import open_prepared, open_split, read_record
 
 
-def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str = "bytes") -> Corpus:
+def tfds(
+    *, name: str, key: str = "", held_out: float | str = "", on_error: str = "stop", tokenizer: str = "bytes"
+) -> Corpus:
     """Return text that TensorFlow Datasets has prepared as array_record, one document per record.
 
     TinyStories through TFDS: `tfds.builder("huggingface:roneneldan__TinyStories",
@@ -21,6 +24,7 @@ def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str
         key: the feature with the text; if empty, the only text feature, or else `text`.
         held_out: the held-out split; if empty, `test`, or else `validation`; or a fraction of the records of `train`,
             chosen by the sha256 of their text.
+        on_error: action at records that cannot be read: `stop` refuses the data and names them; `skip` leaves them out.
         tokenizer: `bytes`, `bpe(vocab=N)` or the path of a tokenizer.json.
 
     Raises:
@@ -34,17 +38,19 @@ def tfds(*, name: str, key: str = "", held_out: float | str = "", tokenizer: str
         if wanted not in builder.info.splits:
             raise ValueError(f"tfds {name} must have the split {wanted!r}, got {', '.join(builder.info.splits)}")
     chosen = _key(builder, key)
-    train = _records(builder, "train", chosen)
+    train, skipped = _records(builder, "train", chosen, on_error)
     if isinstance(held_out, float):
         train, held = divided(train, held_out, f"tfds {name}")
     else:
-        held = _records(builder, str(split), chosen)
+        held, more = _records(builder, str(split), chosen, on_error)
+        skipped += more
     return Texts(
         train=tuple(train.values()),
         held_out=tuple(held.values()),
         names=tuple(held),
         name=f"tfds-{builder.info.full_name}",
         note=f"{builder.info.full_name}, {len(train) + len(held):,} documents, of which {len(held):,} held out",
+        skipped=skipped,
     ).encoded(tokenizer)
 
 
@@ -64,8 +70,14 @@ def _key(builder: Any, key: str) -> str:
     return texts[0] if len(texts) == 1 else "text"
 
 
-def _records(builder: Any, split: str, key: str) -> dict[str, str]:
-    """Return the texts of a split by name, "train 0"."""
+def _records(builder: Any, split: str, key: str, on_error: str) -> tuple[dict[str, str], int]:
+    """Return the texts of a split by name, "train 0", and how many are left out."""
     records, name = open_split(builder, split), f"{builder.info.full_name} {split}"
-    read = lambda index: decoded(read_record(records, index, name)[key], f"{name} {index}")
-    return {f"{split} {index}": read(index) for index in range(len(records))}
+    found, bad = {}, []
+    for index in range(len(records)):
+        try:
+            found[f"{split} {index}"] = decoded(read_record(records, index, name)[key], f"{name} {index}")
+        except ValueError as broken:
+            bad.append(str(broken))
+    require_readable(bad, len(records), f"records of {name}", on_error)
+    return found, len(bad)

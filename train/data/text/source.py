@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from train.data.bad import left_out, without
 from train.data.text.tokenizers import Tokenizer, tokenizer
 
 HELD_OUT = 0.1
@@ -69,6 +70,7 @@ class Texts(NamedTuple):
     names: tuple[str, ...]  # of the held-out documents
     name: str
     note: str
+    skipped: int = 0  # bad parts that are left out
 
     def encoded(self, spec: str) -> Corpus:
         """Return the corpus, tokenized as `spec` says; a tokenizer is trained only on the training documents.
@@ -93,8 +95,8 @@ class Texts(NamedTuple):
             held_out=kind.encode_all(held_out),
             names=tuple(name for name, text in zip(self.names, self.held_out, strict=True) if text),
             tokenizer=kind,
-            note=f"{self.note}{also}; {kind.identity}, vocabulary {kind.vocab:,}",
-            identity=f"{self.name}-{_digest(train, held_out)}-{kind.identity}",
+            note=f"{self.note}{left_out(self.skipped)}{also}; {kind.identity}, vocabulary {kind.vocab:,}",
+            identity=f"{self.name}-{_digest(train, held_out)}{without(self.skipped)}-{kind.identity}",
         )
 
 

@@ -1,0 +1,80 @@
+"""Parts of data that cannot be read, such as images, files, lines and records: they are named, and stop the program.
+
+With `on_error='skip'` they are left out, which is said, and counted in the identity of the data.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pejax._text import printable
+
+NAMED = 3
+"""Bad parts that a message names."""
+
+
+class BadData(ValueError):
+    """Parts of the data that cannot be read, and could be left out."""
+
+
+def require_readable(bad: Sequence[str], total: int, what: str, on_error: str) -> None:
+    """Check that all parts of the data can be read, or say which are left out.
+
+    Args:
+        bad: for each part that cannot be read, its name and why.
+        total: number of all parts.
+        what: names them, "images of photos".
+        on_error: `stop`, or `skip`: bad parts are left out.
+
+    Raises:
+        BadData: there are bad parts, and `on_error` is `stop`.
+        ValueError: all parts are bad, or another `on_error`.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error must be 'stop' or 'skip', got {on_error!r}")
+    if not bad:
+        return
+    if len(bad) == total:
+        raise ValueError(bad[0] if total == 1 else f"{what} must be readable, got none of {total:,}: {bad[0]}")
+    more = f"; and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
+    count, named = f"{len(bad):,} of {total:,}", f"{'; '.join(bad[:NAMED])}{more}"
+    if on_error == "stop":
+        raise BadData(f"{what} must be readable, got {count} that {'is' if len(bad) == 1 else 'are'} not: {named}")
+    say(f"{count} {what} are left out: {named}")
+
+
+def say(line: str) -> None:
+    """Print a line to the standard error output, in the first process only."""
+    from train.devices.hosts import is_main_process  # imports JAX
+
+    if is_main_process():
+        sys.stderr.write(f"{printable(line)}\n")
+
+
+@contextlib.contextmanager
+def way_out(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Add the option that leaves bad parts out to what is raised about them.
+
+    Args:
+        name: name of the data.
+        options: its arguments.
+
+    Raises:
+        BadData: raised inside.
+    """
+    try:
+        yield
+    except BadData as found:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in {**options, "on_error": "skip"}.items())
+        raise BadData(f'{found}; to go on without: --data="{name}({arguments})"') from None
+
+
+def without(count: int) -> str:
+    """Return what the identity of data says of parts that are left out: "-without-2"; empty for none."""
+    return f"-without-{count}" if count else ""
+
+
+def left_out(count: int) -> str:
+    """Return what the note on data says of parts that are left out; empty for none."""
+    return f"; left out, since unreadable: {count:,}" if count else ""
