@@ -26,6 +26,7 @@ from jax.core import Tracer
 from jaxtyping import AbstractArray, Key, UInt32, jaxtyped
 
 from pejax._host import DigitsLost, check_digits, check_whole, signed, with_way_out
+from pejax._names import NO_WAYS, unknown_argument
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -54,9 +55,6 @@ REFUSALS = (TypeError, ValueError, OverflowError)
 """What a reader raises for a value that is not of its kind; ValueError if only its shape or its size is wrong."""
 
 
-NO_WAYS: Mapping[str, str] = types.MappingProxyType({})
-
-
 class Kind(NamedTuple):
     """What an annotation allows.
 
@@ -82,20 +80,81 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
         **ways: by argument, the way out, for the end of the message; also by an argument that the function lacks.
     """
     signature = inspect.signature(function)
-    parameters = signature.parameters.keys()
     name = function.__qualname__.removesuffix(".__call__").removesuffix(".__init__")
 
     @functools.wraps(function)
     def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        try:
-            given = signature.bind(*args, **options)
-        except TypeError as refusal:
-            elsewhere = [f": {way}" for argument, way in ways.items() if argument in options.keys() - parameters]
-            raise TypeError(f"{name}: {refusal}{''.join(elsewhere)}") from None
+        given = bind(name, signature, args, options, ways)
         read_arguments(name, signature, given.arguments, ways)
         return function(*given.args, **given.kwargs)
 
     return reading
+
+
+def named_arguments(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorate a function that reads its arguments itself: calls with other arguments are refused as by `checked`."""
+    signature = inspect.signature(function)
+    name = function.__qualname__.removesuffix(".__call__").removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        bind(name, signature, args, options)
+        return function(*args, **options)
+
+    return reading
+
+
+def bind(
+    caller: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    ways: Mapping[str, str] = NO_WAYS,
+) -> inspect.BoundArguments:
+    """Return the arguments of a call by name.
+
+    Args:
+        caller: name of the function, for messages.
+        signature: its signature.
+        args: arguments by place.
+        options: arguments by name.
+        ways: by an argument that it lacks, the way out.
+
+    Raises:
+        TypeError: an unknown argument, with a guess; one that is missing, given twice, or has no place.
+    """
+    try:
+        return signature.bind(*args, **options)
+    except TypeError as refusal:
+        message = _refused_call(caller, signature, args, options, ways) or f"{caller}: {refusal}"
+    raise TypeError(message)
+
+
+def _refused_call(
+    caller: str,
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    ways: Mapping[str, str],
+) -> str:
+    """Return what is wrong with a call that does not fit a signature; empty where Python says it well."""
+    parameters = {name: one for name, one in signature.parameters.items() if name != "self"}
+    by_place = [name for name, one in parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    args = args["self" in signature.parameters :]
+    given = options.keys() | {*by_place[: len(args)]}
+    for name in options:
+        if name not in parameters:
+            known = [name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
+            return unknown_argument(caller, name, known, ways)
+    if len(args) > len(by_place):
+        rest = [name for name in parameters if name not in by_place]
+        takes = f"{', '.join(by_place) or 'nothing'} by place{', and ' + ', '.join(rest) + ' by name' if rest else ''}"
+        return f"{caller} takes {takes}; got {len(args)} arguments by place"
+    for name, one in parameters.items():
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD and name not in given:
+            rule = kind_of(one.annotation).rule
+            return f"{caller}: missing a required argument: {name!r}{'' if rule == 'anything' else f', {rule}'}"
+    return ""
 
 
 def checked_fields(cls: Class) -> Class:
@@ -110,7 +169,7 @@ def read_arguments(
     caller: str,
     signature: inspect.Signature,
     given: dict[str, Any],
-    ways: Mapping[str, str] = types.MappingProxyType({}),
+    ways: Mapping[str, str] = NO_WAYS,
 ) -> None:
     """Replace the arguments of a call by what their annotations make of them.
 
@@ -182,7 +241,10 @@ def shown(value: Any) -> str:
         return f"{value}, which is not finite"
     if isinstance(value, type) or inspect.isroutine(value):
         return getattr(value, "__qualname__", "a function")
-    text = " ".join(repr(value).split())
+    if isinstance(value, list | tuple) and any(isinstance(one, jax.Array | np.ndarray) for one in value):
+        text = f"{type(value).__name__} of {', '.join(map(shown, value))}"
+    else:
+        text = " ".join(repr(value).split())
     if " at 0x" in text:
         return type(value).__name__
     if len(text) <= LONGEST:
@@ -273,7 +335,7 @@ def _tuple_of(origin: Any, inner: tuple[Any, ...]) -> Kind:
         kinds = items * len(value) if many else items
         return tuple(kind.read(one) for kind, one in zip(kinds, value, strict=True))
 
-    each = items[0].rule.removeprefix("an ").removeprefix("a ")
+    each = items[0].rule.removeprefix("an ").removeprefix("a ").replace("array of", "arrays of")
     listed = f"({', '.join(item.rule for item in items)})" if not many else f"{each}s" if " " not in each else each
     return Kind(f"a tuple of {listed}" if many else f"a tuple {listed}", read, lambda value: isinstance(value, tuple))
 

@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, Num
 
 from pejax._arguments import checked, checked_fields
 from pejax._dims import Dims
+from pejax._hook_calls import call_token_hook, check_params, check_returned, naming_hook
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
-from pejax._params import Extent, Params, RandomKey, merge_params, naming_missing, no_params
+from pejax._params import Extent, Params, RandomKey, merge_params, no_params
 from pejax._specs import Spec
 
 STEP = "step"
@@ -150,7 +151,19 @@ def init_params(encoding: Encoding, key: RandomKey) -> Params:
         (4, 32)
     """
     shared, layer = jax.random.split(key)
-    return merge_params(encoding.init(shared), encoding.init_layer(layer))
+    return merge_params(shared_params(encoding, shared), layer_params(encoding, layer))
+
+
+def shared_params(encoding: Encoding, key: Array) -> Params:
+    """Return the parameters of `encoding.init`."""
+    with naming_hook("init", encoding.init, {}):
+        return check_params("init", encoding.init, encoding.init(key))
+
+
+def layer_params(encoding: Encoding, key: Array) -> Params:
+    """Return the parameters of `encoding.init_layer`."""
+    with naming_hook("init_layer", encoding.init_layer, {}):
+        return check_params("init_layer", encoding.init_layer, encoding.init_layer(key))
 
 
 @checked
@@ -178,8 +191,9 @@ def adapt(encoding: Encoding, params: Params, extent: Extent | None = None) -> P
         return params
     if extent is None:
         raise ValueError(f"{named(encoding)} depends on the length or grid: extent must be given, got None")
-    with naming_missing("adapt", params):
-        return encoding.adapt(params, one_extent(extent))
+    extent = one_extent(extent)
+    with naming_hook("adapt", encoding.adapt, params, extent):
+        return check_params("adapt", encoding.adapt, encoding.adapt(params, extent))
 
 
 def one_extent(extent: Extent) -> Extent:
@@ -201,7 +215,8 @@ def with_constants(encoding: Encoding, params: Params) -> Params:
     """Return the parameters, with the encoding's constants for the names that they lack."""
     if encoding.constants is None:
         return params
-    constants = encoding.constants()
+    with naming_hook("constants", encoding.constants, {}):
+        constants = check_params("constants", encoding.constants, encoding.constants())
     merged = {**constants, **params}
     for name in ("heads", "all"):
         if name in params and name in constants:
@@ -292,10 +307,9 @@ def from_distance(distance: Callable[[Params, Array], Array]) -> Callable[[Param
         del q, k
         relative = relative_positions(q_positions, k_positions)
         pairs = relative.reshape(-1, *relative.shape[2:])
-        terms = distance(params, pairs)
-        if terms.shape != pairs.shape[:1]:
-            shapes = f"(R,) = {pairs.shape[:1]}, got {terms.shape}"
-            raise ValueError(f"a distance_bias hook must return one number per pair, {shapes}")
+        with naming_hook("distance_bias", distance, params, pairs):
+            terms = distance(params, pairs)
+        check_returned("distance_bias", distance, "(R,)", pairs.shape[:1], terms, pairs)
         return terms.reshape(relative.shape[:2])
 
     return bias
@@ -305,17 +319,14 @@ def rotate_queries(encoding: Encoding, params: Params, q: Array, positions: Arra
     """Return queries `(*B, T, H, D)` rotated by `encoding.rotate`, or unchanged without it; bands are ignored."""
     if encoding.rotate is None:
         return q
-    with naming_missing("rotate", params):
-        return encoding.rotate(params, q, positions)
+    return call_token_hook("rotate", encoding.rotate, params, q, positions)
 
 
 def rotate_keys(encoding: Encoding, params: Params, k: Array, positions: Array) -> Array:
     """Return keys `(*B, S, K, D)` rotated by `rotate_keys` or else `rotate`, or unchanged; bands are ignored."""
-    rotate = encoding.rotate_keys or encoding.rotate
-    if rotate is None:
-        return k
-    with naming_missing("rotate", params):
-        return rotate(params, k, positions)
+    if encoding.rotate_keys is not None:
+        return call_token_hook("rotate_keys", encoding.rotate_keys, params, k, positions)
+    return k if encoding.rotate is None else call_token_hook("rotate", encoding.rotate, params, k, positions)
 
 
 def shared_or_per_layer(share: str, init: Callable[[Array], Params]) -> dict[str, Any]:

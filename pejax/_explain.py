@@ -1,5 +1,6 @@
 """`explain`: describes an encoding in words, with its parameters and its cost."""
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ from jaxtyping import Array
 
 from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, adapt, merge_params, pair_bias, split_params
+from pejax._encoding import Encoding, Params, adapt, init_params, pair_bias, split_params
+from pejax._hook_calls import call_token_hook
 from pejax._presets import PRESETS
 from pejax._specs import EncodingSpec, Spec
 
@@ -95,7 +97,7 @@ def costs(encoding: Encoding, dims: Dims, tokens: int = TOKENS) -> list[tuple[st
         tokens: number of tokens in the arrays that hooks are counted on. The more there are, the less operations that
             a hook of pairs needs once per token (Shaw's product of a query and the table) weigh per pair.
     """
-    params = merge_params(*(init(jax.random.key(0)) for init in (encoding.init, encoding.init_layer)))
+    params = init_params(encoding, jax.random.key(0))
     params = adapt(encoding, params, dims.extent or (TOKENS if dims.axes == 1 else (8,) * dims.axes))
     shared, heads = split_params(params)
     params_h = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
@@ -110,17 +112,12 @@ def costs(encoding: Encoding, dims: Dims, tokens: int = TOKENS) -> list[tuple[st
         )
     )
     positions = jnp.zeros((tokens,) if dims.axes == 1 else (tokens, dims.axes), jnp.int32)
+    token_hook = lambda name: (hook := getattr(encoding, name)) and functools.partial(call_token_hook, name, hook)
     token, layer, pair = "per token", "per token and layer", "per pair of tokens, layer and head"
     calls = [
-        ("embed", encoding.embed, (params, x, positions), tokens, token),
-        ("rotate (queries)", encoding.rotate, (params, q, positions), tokens, layer),
-        (
-            "rotate (keys)",
-            encoding.rotate_keys or encoding.rotate,
-            (params, k, positions),
-            tokens,
-            f"{token} and layer",
-        ),
+        ("embed", token_hook("embed"), (params, x, positions), tokens, token),
+        ("rotate (queries)", token_hook("rotate"), (params, q, positions), tokens, layer),
+        ("rotate (keys)", token_hook("rotate_keys") or token_hook("rotate"), (params, k, positions), tokens, layer),
         ("bias", pair_bias(encoding), (params_h, head, head, positions, positions), tokens**2, pair),
         ("relative_values", encoding.relative_values, (params_h, weights, positions, positions), tokens**2, pair),
     ]

@@ -1,7 +1,5 @@
 """Parameters of encodings: their types, and functions that merge and check them."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from jaxtyping import Array, Int, Key, UInt32
@@ -52,21 +50,3 @@ def merge_params(shared: Params, layer: Params) -> Params:
         else:
             raise ValueError(f"init and init_layer must not share a parameter name, both have {name!r}")
     return merged
-
-
-@contextlib.contextmanager
-def naming_missing(reader: str, params: Params) -> Iterator[None]:
-    """Raise a ValueError that explains a missing parameter, in place of the hook's KeyError.
-
-    Args:
-        reader: the hook that runs inside the `with` block, as the message names it.
-        params: what the hook receives.
-    """
-    try:
-        yield
-    except KeyError as error:
-        name = error.args[0] if error.args else None
-        if name in params:
-            raise
-        rule = "pass params=pejax.init_params(encoding, key); hooks read 'heads' and 'all' of what pejax.adapt returns"
-        raise ValueError(f"{reader} reads {name!r}, which its parameters lack, got {sorted(params)}: {rule}") from error

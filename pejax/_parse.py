@@ -10,7 +10,6 @@ encoding of your own may say where it comes from, `my_module:my_factory(option=1
 """
 
 import ast
-import difflib
 import inspect
 import re
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pejax._arguments import checked
+from pejax._names import unknown_argument, unknown_name
 from pejax._specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
@@ -174,7 +174,7 @@ def parse_call(
     options = dict[str, Any]()
     for word in call.keywords:
         if word.arg not in known:
-            raise ValueError(f"{name} takes {', '.join(known) or 'no arguments'}; got {word.arg!r}")
+            raise ValueError(unknown_argument(name, str(word.arg), known))
         if word.arg in options:
             raise ValueError(f"{name}: {word.arg} is given twice, got {spec!r}")
         try:
@@ -202,9 +202,7 @@ def check_name(name: str, table: Iterable[str], what: str) -> None:
     if name not in table and ":" in name:
         raise ValueError(f"unknown {what.rpartition(' ')[2]} {name!r}: call pejax.register_encoding({name!r}, factory)")
     if name not in table:
-        near = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.0)
-        noun = what.rpartition(" ")[2]
-        raise ValueError(f"unknown {noun} {name!r}; did you mean {near[0]!r}? Known: {', '.join(table)}")
+        raise ValueError(unknown_name(what.rpartition(" ")[2], name, table))
 
 
 def outside_names(text: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Images of several sizes in one batch: cut into patches, padded to one number of tokens, and put together again."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,11 @@ class Patches(NamedTuple):
     extent: Int[Array, "B 2"]
 
 
-@checked
+SCALED = "bytes are scaled first, image / 255, and a batch array is list(images)"
+"""What to do with images of other kinds."""
+
+
+@functools.partial(checked, images=SCALED)
 def patchify(images: Sequence[Float[Array, "..."]], patch: int, *, budget: int | None = None) -> Patches:
     """Cut images of several sizes into patches, in raster order, and pad them to one number of tokens (NaViT, NaFlex).
 

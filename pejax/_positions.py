@@ -18,9 +18,10 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from pejax._arguments import checked
 from pejax._encoding import Encoding, Extent, Params, one_extent
+from pejax._hook_calls import call_token_hook
 from pejax._host import to_jax
 from pejax._ops.checks import check_choice, check_ids, check_position_type
-from pejax._params import RandomKey, naming_missing
+from pejax._params import RandomKey
 
 
 class TokenPositions(NamedTuple):
@@ -86,8 +87,7 @@ def embed_tokens(
     if width is not None and x.shape[-1] != width:
         raise ValueError(f"x must be (*B, T, C) with C={width}, the width of the dims, got shape {x.shape}")
     tokens = as_token_positions(positions)
-    with naming_missing("embed", params):
-        embedded = embed(params, x, tokens.positions)
+    embedded = call_token_hook("embed", embed, params, x, tokens.positions)
     if tokens.has_position is None:
         return embedded
     return jnp.where(jnp.broadcast_to(tokens.has_position[..., None], x.shape), embedded, x)

@@ -3,13 +3,13 @@
 Widths and bases are the defaults of the named classes; checkpoints may differ in them.
 """
 
-import difflib
 import re
 import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pejax._dims import Dims
+from pejax._names import did_you_mean
 
 
 class Preset(NamedTuple):
@@ -222,8 +222,8 @@ def preset_options(name: str | None) -> Mapping[str, Any]:
         raise ValueError(f"preset {name!r} is not supported: {OTHERS[name]}")
     if name not in PRESETS:
         near = [key for key, one in PRESETS.items() if _letters(name) and _letters(name) in _letters(one.source)]
-        near = near or difflib.get_close_matches(name.lower(), PRESETS, n=1, cutoff=0.0)
-        raise ValueError(f"unknown preset {name!r}; did you mean {near[0]!r}? Known: {', '.join(PRESETS)}")
+        hint = f"; did you mean {near[0]!r}?" if near else did_you_mean(name, PRESETS) or "."
+        raise ValueError(f"unknown preset {name!r}{hint} Known: {', '.join(PRESETS)}")
     return PRESETS[name].options
 
 

@@ -29,6 +29,7 @@ from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
+from pejax._names import unknown_argument
 from pejax._ops.backend import platform
 from pejax._positions import Positions
 
@@ -103,7 +104,7 @@ def dot_product_attention(
             kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
             supports the arguments (`explain_attention`). With a sharding, it attends to one shard of keys.
         sharding: how batch, heads and sequence are split over a mesh of devices. None = not split.
-        **unknown: not accepted; the error names every unknown argument.
+        **unknown: not accepted; the error names an unknown argument, and what is near to it.
 
     Returns:
         The output in q's type; with `return_lse` also the log-sum-exps, `(*B, T, H)` in float32.
@@ -121,7 +122,8 @@ def dot_product_attention(
         >>> dot_product_attention(q, k, k, causal=True).shape
         (2, 5, 8, 16)
     """
-    refuse_unknown(unknown)
+    if unknown:
+        refuse_unknown("dot_product_attention", unknown, ARGUMENTS)
     if sharding is None:
         check_sharding(q=q, k=k, v=v)
     options, layout, operands = prepared(
@@ -134,10 +136,14 @@ def dot_product_attention(
     return (output, lse) if return_lse else output
 
 
-def refuse_unknown(names: Collection[str]) -> None:
-    """Raise TypeError for arguments that attention does not have."""
-    if names:
-        raise TypeError(f"attention has no argument {', '.join(sorted(names))}: {MASKS}")
+ARGUMENTS = tuple(name for name in inspect.signature(dot_product_attention).parameters if name != "unknown")
+"""The arguments of `dot_product_attention`."""
+
+
+def refuse_unknown(caller: str, names: Collection[str], known: Collection[str]) -> None:
+    """Raise TypeError for the first of the arguments that a function of attention does not have."""
+    if unknown := sorted({*names} - {*known}):
+        raise TypeError(unknown_argument(caller, unknown[0], known, {"mask": MASKS, "bias": MASKS}))
 
 
 def prepared(
@@ -244,7 +250,7 @@ def explain_attention(
         TypeError: as in `dot_product_attention`.
     """
     known = inspect.signature(dot_product_attention)
-    refuse_unknown(arguments.keys() - known.parameters.keys())
+    refuse_unknown("explain_attention", arguments, ARGUMENTS)
     read_arguments("explain_attention", known, arguments, {"scale": LEARNED_SCALE})
     if arguments.pop("sharding", None) is not None:
         raise TypeError("sharding must be None: explain_attention takes q, k and v of one shard, got a sharding")

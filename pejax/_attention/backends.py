@@ -13,6 +13,7 @@ from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
 from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
+from pejax._names import did_you_mean
 from pejax._ops.backend import platform
 from pejax._ops.varying import varying_alike, varying_axes
 
@@ -137,7 +138,8 @@ def on_automatic_axes(x: Array) -> bool:
 def checked_name(implementation: str) -> str:
     """Return the name of an implementation; ValueError for another."""
     if implementation not in IMPLEMENTATIONS:
-        raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}")
+        hint = did_you_mean(implementation, IMPLEMENTATIONS)
+        raise ValueError(f"implementation must be None or one of {(*IMPLEMENTATIONS,)}, got {implementation!r}{hint}")
     return implementation
 
 

@@ -1,6 +1,7 @@
 """`attend`: attention with any encoding. It rotates queries and keys, then attends with the encoding's hooks."""
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from pejax._arguments import checked
-from pejax._attention.api import dot_product_attention
+from pejax._attention.api import dot_product_attention, refuse_unknown
 from pejax._attention.by_example import attend_at_extents, batched, rotate_by_example, rotates_alone, within_example
 from pejax._attention.core.hooks import bound_hooks
 from pejax._attention.core.merge import merge_attention
@@ -33,7 +34,13 @@ from pejax._encoding import (
     rotate_queries,
     scale_of,
 )
+from pejax._hook_calls import call_token_hook
 from pejax._positions import Positions, TokenPositions, as_token_positions, check_within, rotary_positions
+
+OPTIONS = dict.fromkeys(
+    ("window", "distance_range", "scale", "soft_cap", "dropout", "return_lse", "implementation", "sharding")
+).keys()
+"""The options of `dot_product_attention`, which `attend` passes on."""
 
 
 @checked
@@ -101,6 +108,9 @@ def attend(
         >>> attend(rope, q, k, v).shape
         (2, 5, 8, 16)
     """
+    if not options.keys() <= OPTIONS and attention is dot_product_attention:
+        own = (name for name in inspect.signature(attend).parameters if name != "options")
+        refuse_unknown("attend", options.keys() - OPTIONS, (*own, *OPTIONS))
     check_arrays(q, k, v)
     check_dims(encoding, q)
     check_embedded(encoding, embedded)
@@ -249,7 +259,10 @@ def rotate_and_attend(
         return run(q, k, v)
     outputs = []
     for low, high, rotate_band, rotate_band_keys in encoding.bands:
-        rotated = rotate_band(adapted, q, q_positions), rotate_band_keys(adapted, k, k_positions)
+        rotated = (
+            call_token_hook("rotate of a band", rotate_band, adapted, q, q_positions),
+            call_token_hook("rotate_keys of a band", rotate_band_keys, adapted, k, k_positions),
+        )
         outputs.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
     return with_sink(*merge_attention(outputs), sink)[0]
 

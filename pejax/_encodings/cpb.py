@@ -25,9 +25,9 @@ from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
+from pejax._hook_calls import naming_missing
 from pejax._ops.offset_table import is_traced_grid, look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, float_differences
-from pejax._params import naming_missing
 from pejax._specs import Extension
 
 BOUND = 8.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeAlias
 
-from pejax._arguments import read_arguments, shown
+from pejax._arguments import bind, read_arguments, shown
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
@@ -21,6 +21,9 @@ Presets: TypeAlias = Callable[[str | None], Mapping[str, Any]]
 
 HINT = Extension | None
 """Annotation of the argument `extend`."""
+
+EXTEND = "strings such as 'yarn(factor=8)' are for make_encoding, the rope_scaling of a config.json for interop.load"
+"""What reads other forms of an extension."""
 
 
 def _no_presets(name: str | None) -> Mapping[str, Any]:
@@ -61,11 +64,8 @@ class EncodingFactory(Generic[Arguments]):
 
     def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
         name, signature = self.__name__, inspect.signature(self)
-        try:
-            given = signature.bind(*args, **options)
-        except TypeError as refusal:
-            raise TypeError(f"{name}: {refusal}") from None
-        read_arguments(name, signature, given.arguments, {"extend": "strings are for make_encoding"})
+        given = bind(name, signature, args, options)
+        read_arguments(name, signature, given.arguments, {"extend": EXTEND})
         for key, value in given.arguments.items():
             if not isinstance(value, Hashable):
                 raise TypeError(f"{name}: {key} must be a plain Python value, got {shown(value)}")

@@ -22,9 +22,9 @@ from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Params, shared_or_per_layer
 from pejax._encodings.factory import encoding_factory
+from pejax._hook_calls import naming_missing
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
-from pejax._params import naming_missing
 from pejax._specs import Extension
 
 THRESHOLD = 512.0

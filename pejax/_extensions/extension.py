@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray
 
-from pejax._arguments import read_arguments, shown
+from pejax._arguments import bind, read_arguments, shown
 from pejax._specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
@@ -47,10 +47,7 @@ def extension(
 
     @functools.wraps(function)
     def record(*args: Options.args, **given: Options.kwargs) -> Extension:
-        try:
-            bound = signature.bind(*args, **given).arguments
-        except TypeError as refusal:
-            raise TypeError(f"{name}: {refusal}") from None
+        bound = bind(name, signature, args, given).arguments
         _refuse_traced(name, bound)
         bound = {key: _hashable(value) for key, value in bound.items()}
         read_arguments(name, signature, bound)

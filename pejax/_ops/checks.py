@@ -6,6 +6,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
+from pejax._names import did_you_mean
+
 
 def check_position_type(positions: Shaped[Array | np.ndarray, "..."], name: str = "positions") -> None:
     """Refuse positions that are not numbers, and floats of 16 bits, which would round positions to other ones.
@@ -76,7 +78,8 @@ def check_floats(name: str, values: Shaped[Array | np.ndarray, "..."]) -> None:
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raise ValueError for a value that is not one of the choices; `name` is the argument in the message."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}")
 
 
 def check_positions(positions: tuple[int, ...], tokens: tuple[int, ...], axes: int) -> None:

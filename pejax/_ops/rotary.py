@@ -233,10 +233,17 @@ def rope_apply(
     return rotate_pairs(x, *(cos * factor, sin * factor), pairing=pairing)
 
 
+MOST_AXES = 4
+"""Axes that tokens have: more of them in positions and frequencies of one shape are the cos and sin of transformers."""
+
+
 def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tuple[int, ...], axes: int) -> None:
     """Raise ValueError for shapes of x, positions and frequencies that do not fit together."""
     if len(x) < 3 or x[-1] % 2:
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
+    if len(frequencies) == 2 and positions == frequencies and axes > MOST_AXES:
+        rule = "rope_apply takes positions and frequencies, and computes cos and sin"
+        raise ValueError(f"{rule}, got two arrays of shape {positions}")
     if not 0 < 2 * frequencies[-1] <= x[-1]:
         raise ValueError(f"frequencies must be from 1 to head_dim/2 = {x[-1] // 2} of x {x}, got {frequencies[-1]}")
     try:

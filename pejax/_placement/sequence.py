@@ -1,12 +1,12 @@
 """Positions of sequences that are described by their parts."""
 
-import difflib
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
 from pejax._arguments import checked
+from pejax._names import unknown_name
 from pejax._placement import diffusion, language
 from pejax._placement.parts import Part
 from pejax._placement.rule import Rule, check_parts, held, placed
@@ -106,6 +106,5 @@ def _rule(rule: str | Rule) -> Rule:
     if isinstance(rule, Rule):
         return rule
     if rule not in RULES:
-        near = difflib.get_close_matches(rule.lower(), RULES, n=1, cutoff=0.0)
-        raise ValueError(f"unknown rule {rule!r}; did you mean {near[0]!r}? Known: {', '.join(RULES)}")
+        raise ValueError(unknown_name("rule", rule, RULES))
     return RULES[rule]()

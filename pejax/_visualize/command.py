@@ -1,7 +1,6 @@
 """`python -m pejax.visualize NAME --out=FOLDER`: all pictures that suit an encoding, written as files."""
 
 import argparse
-import difflib
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._encodings.rope import rope_frequencies
 from pejax._make import make_encoding
+from pejax._names import unknown_name
 from pejax._parse import parse
 from pejax._text import printable
 from pejax._visualize import (
@@ -340,11 +340,9 @@ def _work(spec: str, only: str) -> Iterator[tuple[str, Picture, Any]]:
     wanted = [name.strip() for name in only.split(",") if name.strip()]
     for name in wanted:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ValueError(f"unknown picture {name!r}; did you mean {near!r}? Known: {', '.join(known)}")
+            raise ValueError(unknown_name("picture", name, known))
     if spec != "all" and re.fullmatch(r"\w+", spec) and spec not in ENCODINGS:
-        near = difflib.get_close_matches(spec, [*ENCODINGS, "all"], n=1, cutoff=0.0)[0]
-        raise ValueError(f"unknown encoding {spec!r}; did you mean {near!r}? Known: {', '.join(ENCODINGS)}, all")
+        raise ValueError(unknown_name("encoding", spec, [*ENCODINGS, "all"]))
     found = []
     for one in ENCODINGS if spec == "all" else [spec]:
         subject = subject_of(one)

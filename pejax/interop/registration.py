@@ -1,9 +1,9 @@
 """Architectures from outside: checked, and then known to `load`, `save` and `source_from_config`."""
 
-import difflib
 import re
 from collections.abc import Mapping
 
+from pejax._names import did_you_mean
 from pejax.interop.architecture import PARTS, Architecture
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import read_names
@@ -74,9 +74,8 @@ def _check_name(part: object, name: object) -> None:
     """
     alone = str(part).removeprefix("encoder.").removeprefix("decoder.")
     if alone not in PARTS:
-        near = difflib.get_close_matches(alone, PARTS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"names must be of parts in pejax.interop.PARTS, got {part!r}{hint}")
+        rule = "names must be of parts in pejax.interop.PARTS"
+        raise ValueError(f"{rule}, got {part!r}{did_you_mean(alone, PARTS)}")
     if not isinstance(name, str) or not name:
         raise ValueError(f"names[{part!r}] must be a name in the file, without .weight, got {name!r}")
     found, in_layer = {*re.findall(r"{.*?}", name)}, PARTS[alone].in_layer

@@ -15,7 +15,17 @@ from pejax._arguments import checked, shown
 from pejax._attention.by_example import rotates_alone
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
-from pejax._encoding import STEP, Encoding, Extent, Params, check_embedded, merge_params, named
+from pejax._encoding import (
+    STEP,
+    Encoding,
+    Extent,
+    Params,
+    check_embedded,
+    layer_params,
+    merge_params,
+    named,
+    shared_params,
+)
 from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 from pejax.models.stack.extents import own_extents, with_segments
@@ -60,8 +70,10 @@ class PositionalAttention(nnx.Module):
         self, encoding: Encoding, dims: Dims, rngs: nnx.Rngs, *, shared: "PositionalAttention | None", embedded: bool
     ) -> None:
         self.encoding, self.dims, self.embedded = encoding, dims, embedded
-        of_model = position_variables(encoding.init(rngs.params())) if shared is None else shared.position["shared"]
-        self.position = nnx.data({"shared": of_model, "layer": position_variables(encoding.init_layer(rngs.params()))})
+        drawn = lambda: position_variables(shared_params(encoding, rngs.params()))
+        of_model = drawn() if shared is None else shared.position["shared"]
+        of_layer = position_variables(layer_params(encoding, rngs.params()))
+        self.position = nnx.data({"shared": of_model, "layer": of_layer})
         self._bound = nnx.data(None)
         self._params()  # raises now, not at the first call, if init and init_layer share a parameter name
 

@@ -76,7 +76,7 @@ REFUSED = {
         r"parts\[0\] must be a pejax.Encoding such as .*, got list$",
     ),
     "a mask": (lambda: pejax.attention_weights(X, X, mask=X), "'mask': masks are .* attention_fn takes a mask or bias"),
-    "a mask, explained": (lambda: pejax.explain_attention(X, X, X, mask=X), "no argument mask: masks are causal"),
+    "a mask, explained": (lambda: pejax.explain_attention(X, X, X, mask=X), "got 'mask': masks are causal"),
     "a sharding, explained": (
         lambda: pejax.explain_attention(X, X, X, sharding=pejax.Sharding()),
         "sharding must be None: explain_attention takes q, k and v of one shard",

@@ -56,7 +56,7 @@ MAY_IMPORT = {
     },
     "visualize": {"_text", "_visualize"},
 }
-BELOW_ALL = {"_arguments", "_host"}
+BELOW_ALL = {"_arguments", "_hook_calls", "_host", "_names"}
 """Parts that every other may import; they import none but these."""
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {

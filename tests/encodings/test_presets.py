@@ -59,7 +59,8 @@ def test_mhrope_gives_whole_key_heads_to_the_axes():
     [
         ("rope_axial(preset='fluks')", VIDEO, "unknown preset 'fluks'; did you mean 'flux'? Known: flux, "),
         ("rope_axial(preset='SkyReels')", VIDEO, "unknown preset 'SkyReels'; did you mean 'wan'? Known: "),
-        ("rope_axial(preset='')", VIDEO, "unknown preset ''; did you mean "),
+        ("rope_axial(preset='sam3')", VIDEO, "unknown preset 'sam3'. Known: flux, "),
+        ("rope_axial(preset='')", VIDEO, "unknown preset ''. Known: flux, "),
         ("rope_axial(preset='mochi')", VIDEO, "preset 'mochi' is not supported: its frequencies are learned"),
         ("rope_axial(preset='ernie_image')", VIDEO, "preset 'ernie_image' is not supported: its angles"),
         ("rope_axial(preset='pixtral')", VIDEO, "preset='pixtral' has axes=2, got Dims with axes=3"),

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, UInt32
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import PairArrays
-from pejax._encoding import Params, from_distance, naming_missing, split_params
+from pejax._encoding import Params, from_distance, split_params
+from pejax._hook_calls import check_returned, naming_hook
 from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
 from pejax._positions import TokenPositions, as_token_positions
@@ -281,11 +282,11 @@ def _unplaced_bias(
     """
 
     def number(params: Params) -> Array:
-        with naming_missing("unplaced_bias hook", {**shared.args[0], **params}):
-            result = jnp.asarray(shared.func({**shared.args[0], **params}), jnp.float32)
-        if result.shape:
-            raise ValueError(f"unplaced_bias hook must return one number, (), got {result.shape}")
-        return result
+        own = {**shared.args[0], **params}
+        with naming_hook("unplaced_bias", shared, own):
+            result = shared.func(own)
+        check_returned("unplaced_bias", shared, "one number, ()", (), result)
+        return jnp.asarray(result, jnp.float32)
 
     numbers = lax.stop_gradient(jax.vmap(number, axis_size=heads)(per_head))
     return jnp.where(placed[..., None, :], 0.0, numbers[:, None])

@@ -21,7 +21,7 @@ from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import keep_hidden, visible
 from pejax._attention.core.options import Options
-from pejax._encoding import naming_missing
+from pejax._hook_calls import check_returned, naming_hook
 from pejax._ops.pytrees import wide
 from pejax._positions import TokenPositions
 
@@ -104,11 +104,10 @@ def call_hook(
         letters: names of the axes of `like` in errors.
         like: array whose shape the result must have, because broadcasting would hide a wrong hook.
     """
-    function = getattr(hook.func, "__qualname__", repr(hook.func))
-    with naming_missing(f"{name} hook {function}", hook.args[0]):
+    with naming_hook(name, hook, hook.args[0], *operands):
         result = hook(*operands)
-    if jnp.shape(result) != like.shape:
-        raise ValueError(f"{name} hook {function} must return {letters} = {like.shape}, got {jnp.shape(result)}")
+    relative = operands[0] if name == "distance_bias" else None
+    check_returned(name, hook, letters, like.shape, result, relative)
     return jnp.asarray(result).astype(like.dtype)
 
 

@@ -22,6 +22,7 @@ from jax.extend.core import (
 from jaxtyping import Array
 
 from pejax._encoding import Params
+from pejax._hook_calls import check_returned, naming_hook
 from pejax._ops.varying import varying_alike
 
 COUNT = 8191
@@ -134,9 +135,9 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
 def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> ClosedJaxpr:
     """Trace a hook on `COUNT` distances; refuse it if anything else has that size."""
     relative = jax.ShapeDtypeStruct((COUNT,) if axes == 1 else (COUNT, axes), dtype)
-    closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
-    if shape.shape != (COUNT,):
-        raise ValueError(f"distance_bias hook must return one number per distance, {(COUNT,)}, got {shape.shape}")
+    with naming_hook("distance_bias", hook, params, relative):
+        closed, shape = jax.make_jaxpr(hook, return_shape=True)(params, relative)
+    check_returned("distance_bias", hook, "(R,)", (COUNT,), shape, relative)
     if any(COUNT in jnp.shape(leaf) for leaf in jax.tree.leaves((params, closed.consts))):
         raise NotImplementedError(
             f"no parameter of the distance_bias hook may have an axis of {COUNT:,}, the size of its trace"

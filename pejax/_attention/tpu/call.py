@@ -16,6 +16,7 @@ from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.tpu.tile import Plan, diagonal_of
+from pejax._hook_calls import check_returned
 
 
 class Call:
@@ -126,8 +127,8 @@ class Call:
         return (self._apart() + self._shift).ravel()
 
     def _diagonals(self, bias: Array) -> Float[Array, "M W"]:
-        if jnp.shape(bias) != (shape := self._relative().shape):
-            raise ValueError(f"distance_bias hook must return one number per distance, {shape}, got {jnp.shape(bias)}")
+        relative = self._relative()
+        check_returned("distance_bias", self._operands.shared.distance_bias, "(R,)", relative.shape, bias, relative)
         return bias.astype(jnp.float32).reshape(self._apart().shape)
 
 

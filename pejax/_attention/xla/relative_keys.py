@@ -16,8 +16,9 @@ from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
+from pejax._arguments import shown
 from pejax._attention.core.operands import Operands, bind_hooks
-from pejax._encoding import naming_missing
+from pejax._hook_calls import hook_name, naming_hook
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
 from pejax._ops.varying import zeros_varying
 
@@ -80,14 +81,15 @@ def relative_keys_of_heads(
     return jax.vjp(of_params, floats_of(operands.shared), floats_of(operands.per_head))
 
 
-def _checked(hook: Partial | None, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
+def _checked(hook: Partial, relative: Int[Array, " R"], d: int) -> tuple[Array, ...]:
     """Return the results a, v and u of the hook for these distances; raise ValueError if one has another shape."""
-    with naming_missing("relative_keys hook", hook.args[0]):  # pyright: ignore[reportOptionalMemberAccess]
-        parts = hook(relative)  # pyright: ignore[reportOptionalCall]
+    with naming_hook("relative_keys", hook, hook.args[0], relative):
+        parts = hook(relative)
     shapes = ((len(relative), d), (d,), (d,))
-    if (found := tuple(map(jnp.shape, parts))) != shapes:
-        raise ValueError(f"relative_keys hook must return (R, D), (D,), (D,) = {shapes}, got {found}")
-    return parts
+    if not isinstance(parts, tuple | list) or tuple(getattr(part, "shape", None) for part in parts) != shapes:
+        rule = f"must return (R, D), (D,), (D,) = {shapes}"
+        raise ValueError(f"{hook_name('relative_keys', hook)} {rule}, got {shown(parts)}")
+    return tuple(parts)
 
 
 def relative_logits(

@@ -1,9 +1,9 @@
 """The architectures that can be read and written: a file per family, a line per file."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from pejax._names import did_you_mean
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
     arcee,
@@ -135,6 +135,5 @@ def find_architecture(model_type: object) -> Architecture:
         return ARCHITECTURES[model_type]
     if isinstance(model_type, str) and model_type in REFUSED:
         raise ValueError(f"model_type {model_type!r} is not supported: it has {REFUSED[model_type]}")
-    near = difflib.get_close_matches(str(model_type), ARCHITECTURES, n=2)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    hint = did_you_mean(str(model_type), ARCHITECTURES) or "."
     raise ValueError(f"unknown model_type {model_type!r}{hint} Known: {', '.join(sorted((*ARCHITECTURES, *TOWERS)))}")

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from pejax._arguments import named_arguments
 from pejax._encoding import adapt
 from pejax._positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop
@@ -39,6 +40,7 @@ from pejax.models.parts.rolling import Rolling
 from pejax.models.stack.transformer import sequence_tokens
 
 
+@named_arguments
 def generate(
     model: Decoder,
     prompts: Prompts,
@@ -99,6 +101,7 @@ def generate(
     return (generated, logits) if return_logits else generated
 
 
+@named_arguments
 def stream(
     model: Decoder,
     prompts: Prompts,

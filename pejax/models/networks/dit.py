@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from pejax._arguments import checked
 from pejax._encoding import STEP, Encoding, Extent, adapt
+from pejax._hook_calls import call_token_hook
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
 from pejax._positions import TokenPositions, grid_positions
 from pejax.models.configs.model import DiTConfig
@@ -149,7 +150,7 @@ class DiT(Layered):
         x = self.patch(patches.reshape(batch, tokens, config.pixels))
         if self.encoding.embed is not None:
             params = {**self.encoding_params(), **own}
-            x = self.encoding.embed(adapt(self.encoding, params, extent), x, positions)
+            x = call_token_hook("embed", self.encoding.embed, adapt(self.encoding, params, extent), x, positions)
         condition = self._condition(time, labels)
         context = LayerContext(
             {}, TokenPositions(positions), extent, condition=condition.astype(x.dtype), execution=execution

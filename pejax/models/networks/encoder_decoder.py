@@ -22,7 +22,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._arguments import checked
-from pejax._encoding import Extent
+from pejax._encoding import Extent, shared_params
 from pejax._positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
 from pejax.models.execution import Execution
@@ -74,7 +74,7 @@ class EncoderDecoder(nnx.Module):
         self.embedding = Embedding(config.decoder, rngs=rngs)
         self.encoder = Stack(config.encoder, rngs=rngs)
         self.decoder = Stack(config.decoder, cross=(dims, self.cross), rngs=rngs)
-        self.position = nnx.data(position_variables(self.cross.init(rngs.params())))
+        self.position = nnx.data(position_variables(shared_params(self.cross, rngs.params())))
         head = config.decoder.head
         self.head = None if head is None else TextHead(head, config.decoder, rngs=rngs)
 

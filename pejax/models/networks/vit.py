@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Key, Num
 from pejax._arguments import checked
 from pejax._attention.encoded import is_one_extent, read_grids
 from pejax._encoding import Encoding, Extent, adapt
+from pejax._hook_calls import call_token_hook
 from pejax._patches import Patches
 from pejax._positions import TokenPositions, check_within, grid_positions, normalized_positions
 from pejax.models.configs.model import ViTConfig, patch_grid
@@ -241,7 +242,7 @@ class ViT(Layered):
         encoding, hook, params = self.encoding, self.encoding.embed, self.encoding_params()
         if hook is None:
             return x
-        embed = lambda grid, x, positions: hook(adapt(encoding, params, grid), x, positions)
+        embed = lambda grid, x, positions: call_token_hook("embed", hook, adapt(encoding, params, grid), x, positions)
         if encoding.adapt is None or is_one_extent(extent, axes=2):
             return embed(extent, x, positions)
         return jax.vmap(embed)(extent, x, positions)

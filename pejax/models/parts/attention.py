@@ -18,7 +18,7 @@ from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, merge_params, rotate_keys
+from pejax._encoding import Encoding, Extent, Params, layer_params, merge_params, rotate_keys
 from pejax._positions import TokenPositions, rotary_positions
 from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
@@ -147,7 +147,7 @@ class SelfAttention(nnx.Module):
         self.out = linear(q_columns, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
         self.norm_q, self.norm_k = (_qk_norm(attention, heads) for heads in (dims.heads, dims.kv_heads))
         self.sinks = nnx.Param(jnp.zeros((dims.heads,), jnp.float32), **named("heads")) if attention.sinks else None
-        self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
+        self.position = nnx.data(position_variables(layer_params(encoding, rngs.params())))
 
     def __call__(
         self, x: Float[Array, "B T C"], context: LayerContext, cache: KeysValues | None = None
@@ -287,7 +287,7 @@ class CrossAttention(nnx.Module):
         self.q = linear(dims.width, q_columns, ("embed", "heads"), dtype=dtype, rngs=rngs, bias="q" in attention.bias)
         self.kv = linear(dims.width, columns, ("embed", "heads"), dtype=dtype, rngs=rngs, **_biases(biased))
         self.out = linear(q_columns, dims.width, ("heads", "embed"), dtype=dtype, rngs=rngs, bias="o" in attention.bias)
-        self.position = nnx.data(position_variables(encoding.init_layer(rngs.params())))
+        self.position = nnx.data(position_variables(layer_params(encoding, rngs.params())))
 
     def keys_values(self, states: Float[Array, "B S C"]) -> KeysValues:
         """Return the keys and values of the encoder's states, which are the same for every step of decoding."""

@@ -3,7 +3,7 @@
 from flax import nnx
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, merge_params
+from pejax._encoding import Encoding, Params, merge_params, shared_params
 from pejax._make import make_encoding
 from pejax.models.configs.model import DiTConfig, TransformerConfig, ViTConfig
 from pejax.models.parts.block import LayerKind
@@ -46,7 +46,7 @@ class Layered(nnx.Module):
             if number and one.embed is not None:
                 rule = "only the encoding of the first layer may change the input tokens"
                 raise ValueError(f"{rule}, got {one.spec or 'another one'} in a later layer")
-            position = position_variables(one.init(rngs.params()))
+            position = position_variables(shared_params(one, rngs.params()))
             if number:
                 setattr(self, f"encoding_{number}", Holder(position=nnx.data(position)))
             else:

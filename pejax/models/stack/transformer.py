@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, adapt, named
+from pejax._hook_calls import call_token_hook
 from pejax._ops.checks import known_range
 from pejax._positions import TokenPositions, as_token_positions, segment_positions
 from pejax.models.configs.model import TransformerConfig
@@ -121,11 +122,9 @@ class Stack(Layered):
         adapt_to = functools.partial(adapt, self.encoding, params)
         if hook is None:
             return x
-        if self.encoding.adapt is None:
-            return hook(adapt_to(), x, positions)
-        if isinstance(extent, tuple) or jnp.ndim(extent) == 0:
-            return hook(adapt_to(extent), x, positions)
-        embed_tokens = lambda extent, x, positions: hook(adapt_to(extent), x, positions)
+        embed_tokens = lambda extent, x, positions: call_token_hook("embed", hook, adapt_to(extent), x, positions)
+        if self.encoding.adapt is None or isinstance(extent, tuple) or jnp.ndim(extent) == 0:
+            return embed_tokens(extent, x, positions)
         positions = jnp.broadcast_to(positions, x.shape[:2])
         if jnp.ndim(extent) == 1:
             return jax.vmap(embed_tokens)(jnp.asarray(extent), x, positions)
