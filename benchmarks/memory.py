@@ -62,7 +62,7 @@ def temporary_at(place: jax.ShapeDtypeStruct, encoding: Encoding, dims: Dims, dt
     def both(cotangent: Array, positions: Array, *operands: Any) -> tuple:
         if fractional:
             return forward_and_backward(forward)(cotangent, *operands, positions)
-        return forward_and_backward(lambda *operands: forward(*operands, positions))(cotangent, *operands)
+        return forward_and_backward(functools.partial(forward, positions=positions))(cotangent, *operands)
 
     plan: Any = both.lower(operand, place, params, operand, operand, operand).compile().memory_analysis()
     return plan.temp_size_in_bytes, 4 * operand.dtype.itemsize * math.prod(operand.shape)
