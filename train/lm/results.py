@@ -37,6 +37,10 @@ class MeanLoss(NamedTuple):
         """The 95 % interval of the perplexity."""
         return perplexity_of(self.mean - self.half), perplexity_of(self.mean + self.half)
 
+    def score(self, outcomes: Float[np.ndarray, " regions"] | None) -> intervals.Score:
+        """Return the perplexity as a score, given the mean loss of each region; None = unknown."""
+        return intervals.Score(self.mean, self.mean - self.half, self.mean + self.half, self.count, outcomes, log=True)
+
 
 def perplexity_of(loss: float) -> float:
     """Return `exp(loss)`, infinite where it overflows."""
@@ -78,11 +82,7 @@ class PerplexityRow(NamedTuple):
     @property
     def score(self) -> intervals.Score | None:
         """The perplexity of all tokens; None if the length is refused."""
-        loss = self.everything
-        if loss is None:
-            return None
-        outcomes = intervals.unpacked_losses(self.each)
-        return intervals.Score(loss.mean, loss.mean - loss.half, loss.mean + loss.half, loss.count, outcomes, log=True)
+        return self.everything and self.everything.score(intervals.unpacked_losses(self.each))
 
 
 @dataclasses.dataclass(frozen=True)
