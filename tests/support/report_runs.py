@@ -27,6 +27,13 @@ def vit_run(
     return folder
 
 
+def add_extension(folder: Path, extend: str, top1: Mapping[int, int], count: int = 100) -> None:
+    """Write another evaluation of a run of `train.vit`: the same weights with an extension."""
+    found = ResolutionResults.load(folder / "results.json")
+    rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
+    dataclasses.replace(found, extend=extend, rows=rows).store(folder)
+
+
 def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], **config: Any) -> Path:
     """Write a run of `train.lm`: the loss at each length in nats, or why it is refused."""
     settings = lm_config.Config(pe=pe, seed=seed, out=str(folder), **config).validated()

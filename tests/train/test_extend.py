@@ -113,6 +113,18 @@ def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatc
     assert timeless(after) == timeless(before[:4])
 
 
+def test_extensions_are_compared_window_by_window():
+    one = lambda name, *losses: results.Measured(name, 64, losses, losses)
+    rows = [[one("none", 2.0, 3.0, 4.0)], [one("pi", 1.9, 2.9, 3.9)], [results.Measured("ntk", 64, refused="why")]]
+    names = ["none", "pi", "ntk"]
+    apart = math.exp(2.9) - math.exp(3.0)
+    assert results.differences(rows, names) == [f"pi against none: {apart:+.2f} ±0.00 at 64"]
+    text = results.markdown(rows, names, [64], "title", 0)
+    assert text.endswith(f"- ntk: why\n\n{results.DIFFERENCES}:\n\n- pi against none: {apart:+.2f} ±0.00 at 64\n")
+    single = [[one("none", 2.0)], [one("pi", 1.9)]]
+    assert results.differences(single, names[:2]) == []  # one window tells nothing
+
+
 def test_an_extension_that_is_refused_is_in_the_table_as_such(run, tmp_path):
     out = tmp_path / "out"
     assert run("--extend=resize", "--lengths", "192", "--passkey=0", f"--out={out}") == 0

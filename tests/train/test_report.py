@@ -1,5 +1,6 @@
 """Reports: which runs stand in one table, their numbers, and that everything left out is named with its reason."""
 
+import dataclasses
 import json
 import math
 import os
@@ -7,18 +8,20 @@ from pathlib import Path
 
 import pytest
 from cli import refused
-from report_runs import lm_run, vit_run
+from report_runs import add_extension, lm_run, vit_run
 
-from train.engine.results import t95
+from train.engine.intervals import t95
 from train.report import walk
 from train.report.blocks import Cell, Table, plots
 from train.report.collect import collect
 from train.report.content import Material, document
-from train.report.groups import Group, differences, grouped, paired, seeds_text
+from train.report.groups import Group, differences, grouped, seeds_text
+from train.report.leads import on_weights, paired
 from train.report.outcome import outcome
 from train.report.program import main
 from train.report.records import Left
 from train.report.training import curve_of
+from train.vit.results import ResolutionResults, ResolutionRow
 
 
 def read(folder: Path) -> tuple[list[Group], list[Left]]:
@@ -137,6 +140,76 @@ def test_with_one_encoding_nothing_can_be_said(tmp_path):
     vit_run(tmp_path / "alibi-0", "alibi", 0, {28: 60})
     (group,), _ = read(tmp_path)
     assert outcome(group) == "Only alibi was measured: nothing can be said on which encoding is better."
+
+
+PI = "pi(stretch=True)"
+
+
+def test_one_model_with_and_without_an_extension_is_compared_by_its_images(tmp_path):
+    """The run that the README's command leaves, of a version that stored no outcomes: 1.96 sqrt(Σ p (1 - p) / n)."""
+    folder = vit_run(tmp_path / "rope_mixed-0", "rope_mixed", 0, {28: 8500, 56: 2080}, count=10_000)
+    add_extension(folder, PI, {28: 8500, 56: 7720}, count=10_000)
+    (group,), _ = read(tmp_path)
+    mean = on_weights(group.series[1], group.series[0], "top-1, %", 56)
+    assert mean == (pytest.approx(56.4), pytest.approx(196 * math.sqrt(0.208 * 0.792 + 0.772 * 0.228) / 100, 0.02), 1)
+    assert outcome(group) == (
+        f"At 56 px rope_mixed + {PI} is ahead of rope_mixed by 56.4 ±1.2 (top-1, %, 1 seed) on the same weights "
+        f"and images, other seeds not tried; at 28 px, the trained size, rope_mixed and rope_mixed + {PI} are equal on "
+        "the same weights and images (top-1, %, 1 seed)."
+    )
+    shown = table([group], "Difference of top-1, % to rope_mixed")
+    assert [cell.text for cell in shown.rows[0]] == [f"rope_mixed + {PI}", "seed 0", "+0.00 ±0.99", "+56.4 ±1.2"]
+    assert shown.caption.endswith("One seed with and without an extension has that of its images.")
+
+
+def test_a_difference_within_the_interval_of_the_images_tells_nothing(tmp_path):
+    add_extension(vit_run(tmp_path / "alibi-0", "alibi", 0, {28: 60, 56: 50}), "slopes", {28: 60, 56: 55})
+    (group,), _ = read(tmp_path)
+    said = outcome(group).split(";")[0]
+    assert said.startswith("At 56 px nothing can be said: alibi + slopes is ahead of alibi by 5.00 ±13")
+    assert said.endswith("on the same weights and images")
+
+
+def test_other_weights_and_other_images_are_not_compared_by_images(tmp_path):
+    folder = vit_run(tmp_path / "rope_mixed-0", "rope_mixed", 0, {28: 60, 56: 10})
+    add_extension(folder, PI, {28: 60, 56: 90})
+    vit_run(tmp_path / "alibi-0", "alibi", 0, {28: 60, 56: 80})
+    (group,), _ = read(tmp_path)
+    assert (
+        "ahead of rope_mixed by 80.0 ±10.5 (top-1, %, 1 seed) on the same weights and images, other seeds not tried, "
+        "but not told apart from alibi;"
+    ) in outcome(group)
+    by_label = {one.label: one for one in group.series}
+    assert on_weights(by_label["alibi"], by_label["rope_mixed"], "top-1, %", 56) is None
+    names = [row[0].text for row in table([group], "Difference of top-1, % to alibi").rows]
+    assert names == ["rope_mixed", f"rope_mixed + {PI}", f"rope_mixed + {PI}, to rope_mixed"]
+    rows = (ResolutionRow(28, 49, 60, 100), ResolutionRow(56, 196, 45, 50))  # of half of the images
+    found = ResolutionResults.load(folder / "results.json")
+    dataclasses.replace(found, extend=PI, rows=rows).store(folder)
+    (group,), _ = read(tmp_path)
+    assert f"nothing can be said: rope_mixed + {PI} is ahead of alibi by 10.0 (top-1, %, 1 seed)" in outcome(group)
+
+
+@pytest.mark.parametrize(
+    ("larger", "told"),
+    [
+        ((50, 54, 58), "is the best, ahead of rope_mixed by 44.0 ±9.9 (top-1, %, 3 seeds)"),
+        (
+            (20, 60, 95),
+            "is ahead of rope_mixed by 48.3 ±10.7 (top-1, %, 3 seeds) on the same weights and images, "
+            "other seeds may differ",
+        ),
+    ],
+)  # fmt: skip
+def test_several_seeds_are_compared_over_seeds_and_else_by_images(larger, told, tmp_path):
+    for seed, right in enumerate(larger):
+        folder = vit_run(tmp_path / f"rope_mixed-{seed}", "rope_mixed", seed, {28: 60, 56: 10})
+        add_extension(folder, PI, {28: 60, 56: right})
+    (group,), _ = read(tmp_path)
+    assert outcome(group) == (
+        f"At 56 px rope_mixed + {PI} {told}; at 28 px, the trained size, rope_mixed and rope_mixed + {PI} are equal on "
+        "the same weights and images (top-1, %, 3 seeds)."
+    )
 
 
 @pytest.mark.parametrize(("seeds", "points", "bands"), [(2, 4, False), (5, 10, False), (6, 0, True)])

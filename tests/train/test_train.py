@@ -250,7 +250,8 @@ def test_the_filling_of_a_batch_is_not_counted():
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
     assert [one.extend for one in found] == ["none", "pi(stretch=True)"]
     for one in found:
-        assert [row[2:] for row in one.rows] == [(int(np.sum(labels == 0)), 50)] * 2
+        assert [row[2:4] for row in one.rows] == [(int(np.sum(labels == 0)), 50)] * 2
+        assert all((row.score.outcomes == (labels == 0)).all() for row in one.rows)  # in the order of the images
 
 
 def test_weight_decay_falls_on_kernels_alone():

@@ -203,7 +203,7 @@ def test_the_judge_learns_all_shapes_and_is_kept(tmp_path, monkeypatch):
         pictures = judge.true_pictures(dataset, training_source(dataset, max(shape)), shape, np.arange(64))
         assert pictures.images.shape == (64, *shape, 1)
         seen = judge.judge(params, pictures, 8)
-        assert seen.right == 64
+        assert seen.right.sum() == 64
         assert seen.features.shape == (64, judge.FEATURES)
     again = judge.trained(dataset, shapes, tmp_path, lambda: calls.append(1))
     assert len(calls) == 40
@@ -452,7 +452,7 @@ def test_the_class_of_a_video_is_that_of_the_mean_of_its_logits(monkeypatch):
     logits = np.array([[2.0, 0.0], [2.0, 0.0], [0.0, 9.0], [0.0, 1.0], [0.0, 1.0], [1.5, 0.0]], np.float32)
     monkeypatch.setattr(judge, "_judged", lambda params, images, side: (np.pad(logits, ((0, 250), (0, 0))), images))
     seen = judge.judge({}, judge.Pictures(np.zeros((2, 3, 4, 4, 1), np.float32), np.array([1, 1])), 4)
-    assert seen.right == 2
+    assert seen.right.sum() == 2
     assert len(seen.features) == 6
 
 

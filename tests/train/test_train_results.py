@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from train.engine.results import wilson
+from train.engine.intervals import wilson
 from train.vit.results import ResolutionResults, ResolutionRow
 
 RUN = ResolutionResults(

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from train.compare.options import Candidate, Comparison
 from train.compare.runs import Outcome, Run, load, outcome
-from train.engine.results import t95
+from train.engine.intervals import t95
 
 BORDER = 3
 """Characters of a column of a table beside its text."""

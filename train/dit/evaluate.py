@@ -31,6 +31,7 @@ from train.dit.model import Sampler
 from train.dit.pictures import Pictures, size_of, spread, true_pictures
 from train.dit.results import SampleResults, SampleRow
 from train.engine.config import run_folder
+from train.engine.intervals import packed
 from train.engine.progress import Evaluating
 from train.engine.results import results_stem
 
@@ -160,7 +161,7 @@ def truth_of(sampler: Sampler, dataset: Dataset, params: judge.Params, shape: Sh
     distance = frechet_distance(judge.judge(params, others, side).features, seen.features)
     few = _first_of_classes(test.labels, VIDEOS_SHOWN if config.frames else SHOWN)
     shown = Pictures(*(array[few] for array in test))
-    top1, repeats = seen.right / len(test.labels), repetition(test.images, side)
+    top1, repeats = float(seen.right.mean()), repetition(test.images, side)
     return Truth(shown, seen.features, top1, distance, repeats, looped(test.images, config.shapes[0]))
 
 
@@ -282,4 +283,4 @@ def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: 
     seen = judge.judge(params, pictures, trained[-1])
     distance, repeats = frechet_distance(seen.features, truth.features), repetition(pictures.images, trained[-1])
     own = {"distance": distance, "repeats": repeats, "loops": looped(pictures.images, trained)}
-    return row._replace(correct=seen.right, count=len(pictures.labels), **own)
+    return row._replace(correct=int(seen.right.sum()), count=len(seen.right), each=packed(seen.right), **own)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from train.data.images import Dataset
 from train.data.images.pipeline import training_source
@@ -52,9 +52,9 @@ Params = dict[str, Array]
 
 
 class Judged(NamedTuple):
-    """The judge's view: how many pictures or videos are of the wanted class, and the features of every frame."""
+    """The judge's view: which pictures or videos are of the wanted class, and the features of every frame."""
 
-    right: int
+    right: Bool[np.ndarray, " N"]
     features: Float[np.ndarray, "N F"]
 
 
@@ -140,7 +140,7 @@ _judged = partial(jax.jit, static_argnames="side")(network)
 
 
 def judge(params: Params, pictures: Pictures, side: int) -> Judged:
-    """Return how many pictures or videos are of their class, and the features of every frame."""
+    """Return which pictures or videos are of their class, and the features of every frame."""
     frames, found = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
     for begin in range(0, len(frames), AT_ONCE):
         images = frames[begin : begin + AT_ONCE]
@@ -148,7 +148,7 @@ def judge(params: Params, pictures: Pictures, side: int) -> Judged:
         found.append([np.asarray(one)[: len(images)] for one in _judged(params, full, side)])
     logits, features = (np.concatenate(parts) for parts in zip(*found, strict=True))
     votes = logits.reshape(len(pictures.labels), -1, logits.shape[-1]).mean(1)
-    return Judged(int(np.sum(votes.argmax(-1) == pictures.labels)), features)
+    return Judged(votes.argmax(-1) == pictures.labels, features)
 
 
 def kept_in(folder: Path, dataset: Dataset, shapes: Sequence[Shape]) -> Path:

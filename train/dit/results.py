@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from rich.table import Table
 
 from train.dit.measures import LOOP
-from train.engine import figures, results
+from train.engine import figures, intervals, results
 
 
 class SampleRow(NamedTuple):
@@ -29,6 +29,7 @@ class SampleRow(NamedTuple):
         frames: frames of a video, of `size` x `width` pixels; 0 = a picture.
         loops: fraction of videos that repeat themselves after the trained frames; NaN = none is longer.
         true_loops: the same of as many true test videos.
+        each: which pictures are of their class, in the order of their noise (`intervals.packed`); empty = not stored.
     """
 
     size: int
@@ -44,6 +45,7 @@ class SampleRow(NamedTuple):
     frames: int = 0
     loops: float = math.nan
     true_loops: float = math.nan
+    each: str = ""
 
     @property
     def at(self) -> int:
@@ -58,7 +60,12 @@ class SampleRow(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of `top1`."""
-        return (math.nan, math.nan) if self.refused else results.wilson(self.correct, self.count)
+        return (math.nan, math.nan) if self.refused else intervals.wilson(self.correct, self.count)
+
+    @property
+    def score(self) -> intervals.Score | None:
+        """`top1` in percent; None if the shape is refused."""
+        return None if self.refused else intervals.share(self.correct, self.count, self.each)
 
     @property
     def in_percent(self) -> tuple[int, float, tuple[float, float]]:
@@ -157,9 +164,7 @@ class SampleResults(results.Evaluation):
         found = []
         for row in self.rows:
             values = {} if row.refused else {"top1": row.top1, "interval": row.interval}
-            kept = {
-                name: value for name, value in row._asdict().items() if value == value
-            }  # NaN is not equal to itself
+            kept = {name: value for name, value in results.stored(row).items() if value == value}  # NaN != NaN
             found.append({**kept, **values})
         return found
 
@@ -189,14 +194,12 @@ class SampleResults(results.Evaluation):
             table.add_section()
         return [table]
 
-    def scores(self) -> dict[str, dict[int, float]]:
+    def measured(self) -> dict[str, dict[int, intervals.Score]]:
         """Return the fraction of the right class in percent by height or frames, for each aspect ratio or size."""
-        return {
-            f"class right{f' at {aspect}' if aspect != self.rows[0].aspect else ''}, %": {
-                row.at: 100 * row.top1 for row in self.of(aspect) if not row.refused
-            }
-            for aspect in self.aspects
-        }
+        of_aspect = lambda aspect: {row.at: score for row in self.of(aspect) if (score := row.score)}
+        first = self.rows[0].aspect
+        named = {aspect: f"class right{f' at {aspect}' if aspect != first else ''}, %" for aspect in self.aspects}
+        return {name: of_aspect(aspect) for aspect, name in named.items()}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:

@@ -11,39 +11,8 @@ from typing import Any, ClassVar, Self, get_origin, get_type_hints
 from rich.table import Table
 
 from train.engine.files import read_object, with_digest, write_atomic
+from train.engine.intervals import Score
 from train.engine.stored_config import digest_of
-
-Z95 = 1.959963984540054
-"""Two-sided 95 % quantile of the standard normal."""
-
-
-def wilson(correct: int, count: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion.
-
-    `(p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)` with p = correct/count, n = count.
-
-    Raises:
-        ValueError: more correct ones than there are.
-
-    Reference:
-        Wilson 1927, "Probable inference, the law of succession, and statistical inference", JASA 22(158).
-    """
-    if not 0 <= correct <= count:
-        raise ValueError(f"correct must be from 0 to count={count}, got {correct}")
-    p, z2 = correct / count, Z95**2 / count
-    half = Z95 * (p * (1 - p) / count + z2 / (4 * count)) ** 0.5
-    low, high = (p + z2 / 2 - half) / (1 + z2), (p + z2 / 2 + half) / (1 + z2)
-    return max(0.0, low), min(1.0, high)
-
-
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-"""Two-sided 95 % quantiles of Student's t at 1 to 15 degrees of freedom; beyond, 1.96 + 2.5/freedom is within 0.005."""
-
-
-def t95(count: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t for the mean of `count` numbers, at least two."""
-    return T95[count - 2] if count - 2 < len(T95) else 1.96 + 2.5 / (count - 1)
-
 
 SHORT = 40
 """Longest extension that is written in full in labels and file names."""
@@ -111,7 +80,7 @@ class Evaluation:
 
     def stored_rows(self) -> Sequence[Mapping[str, Any]]:
         """Return the rows as JSON, with numbers that readers of the file would else compute."""
-        return [row._asdict() for row in self.rows]
+        return [stored(row) for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -122,9 +91,14 @@ class Evaluation:
         """Return the tables for the terminal of evaluations of one run with several extensions."""
         return [run.table() for run in runs]
 
-    def scores(self) -> dict[str, dict[int, float]]:
-        """Return the measured numbers by quantity and size or length, without refused ones."""
+    def measured(self) -> dict[str, dict[int, Score]]:
+        """Return what was measured by quantity and size or length, without refused ones."""
         raise NotImplementedError
+
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Return the measured numbers alone."""
+        found = self.measured()
+        return {what: {size: score.number for size, score in by_size.items()} for what, by_size in found.items()}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:
@@ -188,6 +162,11 @@ class Evaluation:
         return runs
 
 
+def stored(row: Any) -> dict[str, Any]:
+    """Return a row as JSON; outcomes of the examples are left out where there are none."""
+    return {name: value for name, value in row._asdict().items() if name != "each" or value}
+
+
 def caption(found: Evaluation, *lines: str) -> str:
     """Return the text below the table of an evaluation: the note, further lines, and the reasons of refusals."""
     reasons = sorted({row.refused for row in found.rows if row.refused})
@@ -225,7 +204,7 @@ def _require_types(record: Any) -> None:
             raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
         if name != "rows" and isinstance(value, tuple):
             _require_types(value)
-    _ = getattr(record, "interval", None)
+    _ = getattr(record, "interval", None), getattr(record, "score", None)
 
 
 def require_comparable(runs: Sequence[Evaluation]) -> None:

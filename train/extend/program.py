@@ -37,7 +37,18 @@ from train.engine.stored_config import is_run
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
-from train.extend.results import Measured, add, draw, markdown, measured, open_folder, rows_by_name, table
+from train.extend.results import (
+    DIFFERENCES,
+    Measured,
+    add,
+    differences,
+    draw,
+    markdown,
+    measured,
+    open_folder,
+    rows_by_name,
+    table,
+)
 from train.lm.evaluate import Reader
 from train.tune.program import PROGRAM as TUNE
 from train.tune.subject import Loaded, decoder_source, retokenized_corpus
@@ -226,6 +237,9 @@ def publish(plan: Plan, lines: list[Measured], console: Console) -> None:
     rows = rows_by_name(lines, plan.names, plan.lengths)
     title = f"{Path(plan.options.model).name}, trained at {plan.trained:,} tokens, on {plan.options.data}"
     console.print(table(rows, plan.names, plan.lengths, title, plan.options.passkey))
+    apart = differences(rows, plan.names)
+    if apart:
+        console.print(f"{DIFFERENCES}:", *apart, sep="\n", markup=False)
     write_atomic(plan.folder / "results.md", markdown(rows, plan.names, plan.lengths, title, plan.options.passkey))
     draw(rows, plan.trained, plan.folder / "results.png", title, plan.note)
     console.print(f"wrote {plan.folder}/results.md and .png")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from rich.table import Table
 
 from train.engine.figures import literal_text, write_figure
 from train.engine.files import read_object, write_atomic
+from train.engine.intervals import Score, difference
 from train.engine.line_styles import COLORS, numbered
 from train.engine.progress import complete_lines
-from train.lm.results import perplexity_of
+from train.lm.results import mean_loss, perplexity_of
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
 
 LAST = 256
 """Number of tokens at the end of every window that are compared: the same ones at every length."""
+
+DIFFERENCES = "Difference of perplexity on the same windows, with its 95 % interval over them"
+"""Meaning of the lines below the table."""
 
 PARTS = 32
 """Number of parts of a window whose mean losses are kept."""
@@ -54,6 +59,12 @@ class Measured:
     def perplexity(self) -> float:
         """The perplexity of all tokens of all windows."""
         return perplexity_of(float(np.mean(self.losses)))
+
+    @property
+    def score(self) -> Score:
+        """The perplexity with its interval over the windows."""
+        losses = np.array(self.losses)
+        return mean_loss(losses[:, None]).score(losses)
 
     @property
     def last_perplexity(self) -> float:
@@ -127,6 +138,20 @@ def cells(one: Measured | None) -> str:
     return f"{one.perplexity:.2f} · {one.last_perplexity:.2f}{keys}"
 
 
+def differences(rows: Sequence[Sequence[Measured | None]], names: Sequence[str]) -> list[str]:
+    """Return a line per row after the first: the perplexity less that of the first, with its interval over the windows.
+
+    Both read the same windows. Of a single window there is no interval, and no line.
+    """
+    lines = []
+    for name, row in zip(names[1:], rows[1:], strict=True):
+        both = [(one, first) for one, first in zip(row, rows[0], strict=True) if one and first and one.losses]
+        pairs = [(one.length, difference(one.score, first.score)) for one, first in both if first.losses]
+        told = [f"{d[0]:+.2f} ±{d[1]:.2f} at {length:,}" for length, d in pairs if d and not math.isnan(d[1])]
+        lines += [f"{name} against {names[0]}: {' · '.join(told)}"] if told else []
+    return lines
+
+
 def caption(passkey: int) -> str:
     """Return the meaning of the numbers in a cell."""
     keys = f" · keys found of {passkey}" if passkey else ""
@@ -150,6 +175,8 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
     lines += [f"| {name} | {' | '.join(map(cells, row))} |" for name, row in zip(names, rows, strict=True)]
     refused = {one.refused: one.name for row in rows for one in row if one is not None and one.refused}
     notes = [f"- {name}: {why}" for why, name in refused.items()]
+    apart = [f"- {line}" for line in differences(rows, names)]
+    notes += ["", f"{DIFFERENCES}:", "", *apart] if apart else []
     return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
 
 

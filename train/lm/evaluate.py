@@ -19,6 +19,7 @@ from rich.console import Console
 from pejax.models import Execution
 from train.data.text.loading import Corpus, evaluation_windows
 from train.devices.mesh import EVALUATED, evaluation_execution, limit_launches, put_batch, replicated_sharding
+from train.engine.intervals import packed
 from train.engine.progress import Evaluating
 from train.lm.config import Config
 from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
@@ -160,8 +161,9 @@ def measure(
     count = (regions.shape[1] - 1) // length
     windows = np.stack([regions[:, n * length : (n + 1) * length + 1] for n in range(count)], axis=1)
     losses = reader.all(windows).reshape(len(regions), count * length)
+    everything, each = mean_loss(losses), packed(losses.astype(np.float64).mean(axis=1))
     chosen = (beyond < count * length) & (beyond % length >= trained)
     if sliding is None or not chosen.any():
-        return PerplexityRow(length, everything=mean_loss(losses))
+        return PerplexityRow(length, everything, each=each)
     full, short = losses[:, beyond[chosen]], sliding[:, chosen]
-    return PerplexityRow(length, mean_loss(losses), mean_loss(full), mean_loss(short), mean_loss(short - full))
+    return PerplexityRow(length, everything, mean_loss(full), mean_loss(short), mean_loss(short - full), each=each)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from rich.table import Table
 
-from train.engine import figures, results
+from train.engine import figures, intervals, results
 from train.lm.curves import draw_training
 
 
@@ -37,10 +37,14 @@ class MeanLoss(NamedTuple):
         """The 95 % interval of the perplexity."""
         return perplexity_of(self.mean - self.half), perplexity_of(self.mean + self.half)
 
+    def score(self, outcomes: Float[np.ndarray, " regions"] | None) -> intervals.Score:
+        """Return the perplexity as a score, given the mean loss of each region; None = unknown."""
+        return intervals.Score(self.mean, self.mean - self.half, self.mean + self.half, self.count, outcomes, log=True)
+
 
 def perplexity_of(loss: float) -> float:
     """Return `exp(loss)`, infinite where it overflows."""
-    return math.inf if loss > 700.0 else math.exp(loss)
+    return math.inf if loss > intervals.LARGEST_LOG else math.exp(loss)
 
 
 def mean_loss(losses: Float[np.ndarray, "regions tokens"]) -> MeanLoss:
@@ -50,7 +54,7 @@ def mean_loss(losses: Float[np.ndarray, "regions tokens"]) -> MeanLoss:
     """
     means = losses.astype(np.float64).mean(axis=1)
     n = len(means)
-    half = math.inf if n == 1 else results.t95(n) * float(means.std(ddof=1)) / math.sqrt(n)
+    half = math.inf if n == 1 else intervals.t95(n) * float(means.std(ddof=1)) / math.sqrt(n)
     return MeanLoss(float(means.mean()), half, losses.size)
 
 
@@ -64,6 +68,7 @@ class PerplexityRow(NamedTuple):
         sliding: loss of the same tokens with only the last L tokens as context.
         gain: `sliding - beyond`, the gain from the longer context.
         refused: why the encoding does not support this length.
+        each: loss of all tokens in each region of text, in their order (`intervals.packed`); empty = not stored.
     """
 
     length: int
@@ -72,6 +77,12 @@ class PerplexityRow(NamedTuple):
     sliding: MeanLoss | None = None
     gain: MeanLoss | None = None
     refused: str = ""
+    each: str = ""
+
+    @property
+    def score(self) -> intervals.Score | None:
+        """The perplexity of all tokens; None if the length is refused."""
+        return self.everything and self.everything.score(intervals.unpacked_losses(self.each))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +98,7 @@ class PerplexityResults(results.Evaluation):
     def stored_rows(self) -> list[dict[str, Any]]:
         """Return the rows as JSON; losses are objects."""
         unfold = lambda value: value._asdict() if isinstance(value, MeanLoss) else value
-        return [{name: unfold(value) for name, value in row._asdict().items()} for row in self.rows]
+        return [{name: unfold(value) for name, value in results.stored(row).items()} for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -110,9 +121,9 @@ class PerplexityResults(results.Evaluation):
             table.add_row(*cells, style=results.emphasis(self, row.length))
         return table
 
-    def scores(self) -> dict[str, dict[int, float]]:
+    def measured(self) -> dict[str, dict[int, intervals.Score]]:
         """Return the perplexity of all tokens by length."""
-        return {"perplexity": {row.length: row.everything.perplexity for row in self.rows if row.everything}}
+        return {"perplexity": {row.length: score for row in self.rows if (score := row.score)}}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:

@@ -167,7 +167,10 @@ def scored_of(found: Evaluation) -> Scored:
     refused = {size: row.refused for size, row in rows if getattr(row, "refused", "")}
     counts = {size: _count(row) for size, row in rows}
     examples = counts.get(found.trained, max(counts.values()))
-    return Scored(found.name, found.extend, found.trained, examples, found.note, found.scores(), refused)
+    return Scored(
+        found.name, found.extend, found.trained, examples, found.note, found.scores(), refused, found.measured(),
+        found.step,
+    )  # fmt: skip
 
 
 def _count(row: Any) -> int:

@@ -9,8 +9,9 @@ from train.compare.table import Mean, cell_text
 from train.engine.environment import versions
 from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Section, Table, capital
 from train.report.costs import costs_table
-from train.report.groups import Group, Series, differences, paired, seeds_text
+from train.report.groups import Group, Series, differences, seeds_text
 from train.report.inside import entropy_section, learned_section
+from train.report.leads import on_weights, paired
 from train.report.outcome import outcome
 from train.report.probe_file import Probe
 from train.report.published import published_section
@@ -100,7 +101,12 @@ def _note(group: Group) -> str:
     most = max(len(one.seeds) for one in group.series)
     text = f"{group.key.note.rstrip('.')}. " if group.key.note else ""
     if most == 1:
-        return f"{text}One seed per encoding: there are no intervals over seeds, and small differences mean nothing."
+        text += "One seed per encoding: there are no intervals over seeds, and small differences mean nothing."
+        if any(group.as_trained(one) for one in group.series):
+            text += (
+                f" The same weights with and without an extension are compared by the interval of the {group.examples}."
+            )
+        return text
     return (
         f"{text}Numbers are means over seeds; ± is the 95 % interval of Student's t over them, which one seed does not "
         f"have. Plots show it as a band from {BANDS} seeds on; of fewer, each seed is a small point."
@@ -178,26 +184,38 @@ def _means(group: Group, what: str) -> Table:
 
 
 def _pairs(group: Group, what: str) -> Table | None:
+    """Return the differences to the reference, and of each encoding with an extension to itself without one."""
     reference, sizes = group.reference, group.sizes(what)
-    others = [one for one in group.series if one is not reference and what in one.means]
-    if not others or what not in reference.means:
-        return None
     shown = sorted({size for size in (group.key.trained, sizes[-1]) if size in sizes})
-    rows = []
-    for one in others:
-        common = sorted(set(one.seeds) & set(reference.seeds))
-        cells = []
-        for size in shown:
-            mean = paired(one, reference, what, size)
-            missing = Cell("" if common else "no seeds in common", None)
-            cells.append(Cell(cell_text(mean, "+"), mean.mean) if mean else missing)
-        rows.append((Cell(one.label), Cell(seeds_text(common) if common else "none in common", len(common)), *cells))
+    rows, extended = [], False
+    for one in group.series:
+        as_trained = group.as_trained(one)
+        extended |= as_trained is not None
+        for other in (reference, as_trained) if as_trained is not reference else (reference,):
+            if other is None or other is one or what not in one.means or what not in other.means:
+                continue
+            common = sorted(set(one.seeds) & set(other.seeds))
+            cells = [_difference(one, other, what, size, known=bool(common)) for size in shown]
+            name = one.label if other is reference else f"{one.label}, to {other.label}"
+            rows.append((Cell(name), Cell(seeds_text(common) if common else "none in common", len(common)), *cells))
+    if not rows:
+        return None
     caption = (
         f"Difference of {what} to {reference.label}, seed by seed: the mean over the seeds that both have, with its "
         "95 % interval from two seeds on."
     )
+    if extended:
+        caption += f" One seed with and without an extension has that of its {group.examples}."
     heads = ("encoding", "common seeds", *(f"at {size}" for size in shown))
     return Table(caption, heads, tuple(rows), folded=True)
+
+
+def _difference(one: Series, other: Series, what: str, size: int, *, known: bool) -> Cell:
+    mean, examples = paired(one, other, what, size), on_weights(one, other, what, size)
+    if mean is None:
+        return Cell("" if known else "no seeds in common", None)
+    shown = examples if examples and mean.seeds == 1 else mean
+    return Cell(cell_text(shown, "+"), shown.mean)
 
 
 def _settings(group: Group) -> tuple[str | Table, ...]:

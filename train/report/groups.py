@@ -10,7 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pejax._visualize.style import LineStyle
-from train.compare.table import Mean, mean_of, means
+from train.compare.table import Mean, means
+from train.engine.intervals import Score
 from train.engine.line_styles import line_styles
 from train.evaluate import program
 from train.report.records import Left, Run, Scored
@@ -23,15 +24,15 @@ OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", 
 """Settings by which the series of a section may differ."""
 
 KINDS = {
-    "vit": ("Images", "px"),
-    "lm": ("Text", "tokens"),
-    "seq2seq": ("Questions", "tokens"),
-    "dit": ("Sampled pictures", "px"),
-    "tune": ("Fine-tuned on text", "tokens"),
+    "vit": ("Images", "px", "images"),
+    "lm": ("Text", "tokens", "text"),
+    "seq2seq": ("Questions", "tokens", "questions"),
+    "dit": ("Sampled pictures", "px", "noise"),
+    "tune": ("Fine-tuned on text", "tokens", "text"),
 }
-"""Subject and unit of sizes of each program."""
+"""Subject, unit of sizes, and test examples of each program."""
 
-VIDEOS = ("Sampled videos", "frames")
+VIDEOS = ("Sampled videos", "frames", "noise")
 """The same of runs on videos."""
 
 SECTIONS, MEASURES, SIZES = 100, 12, 60
@@ -67,8 +68,8 @@ class Key(NamedTuple):
     settings: Settings
 
     @property
-    def kind(self) -> tuple[str, str]:
-        """Subject and unit of sizes."""
+    def kind(self) -> tuple[str, str, str]:
+        """Subject, unit of sizes, and test examples."""
         return VIDEOS if dict(self.settings).get("frames") else KINDS[self.program]
 
     @property
@@ -76,6 +77,14 @@ class Key(NamedTuple):
         """The trained size or length in words: "28 px", "up to 16 tokens"."""
         mixed = "up to " if self.program == "seq2seq" else ""
         return f"{mixed}{self.trained} {self.kind[1]}"
+
+
+class Weights(NamedTuple):
+    """Trained weights: the place of their run, its seed, and the step."""
+
+    place: str
+    seed: int
+    step: int
 
 
 class Series(NamedTuple):
@@ -105,6 +114,12 @@ class Series(NamedTuple):
         pairs = zip(self.runs, self.scored, strict=True)
         return {run.seed: one.scores[what][size] for run, one in pairs if size in one.scores.get(what, {})}
 
+    def measured(self, what: str, size: int) -> dict[Weights, Score]:
+        """Return the score of each run that has one with its interval."""
+        pairs = zip(self.runs, self.scored, strict=True)
+        found = {Weights(run.place, run.seed, one.step): one.measured.get(what, {}).get(size) for run, one in pairs}
+        return {weights: score for weights, score in found.items() if score is not None}
+
 
 class Group(NamedTuple):
     """One section.
@@ -127,6 +142,11 @@ class Group(NamedTuple):
         return self.key.kind[1]
 
     @property
+    def examples(self) -> str:
+        """The name of the test examples: images, text, questions or noise."""
+        return self.key.kind[2]
+
+    @property
     def measures(self) -> tuple[str, ...]:
         """The measured quantities."""
         return tuple(_most_common((what for series in self.series for what in series.means), MEASURES))
@@ -145,6 +165,13 @@ class Group(NamedTuple):
     def reference(self) -> Series:
         """The series that others are compared with: `none`, else the first."""
         return next((one for one in self.series if one.label == "none"), self.series[0])
+
+    def as_trained(self, series: Series) -> Series | None:
+        """Return the series of the same weights without an extension; None if it is this one, or there is none."""
+        alike = lambda one: (
+            one.scored[0].extend == "none" and any(run is own for run in one.runs for own in series.runs)
+        )
+        return next((one for one in self.series if one is not series and alike(one)), None)
 
 
 def _most_common(values: Iterable[Value], most: int) -> list[Value]:
@@ -260,13 +287,6 @@ def _label(run: Run, one: Scored) -> str:
     if not start:
         return one.label
     return f"{one.label.replace(f', from {start}', '')}, from {start.removesuffix(f'-{run.seed}')}"
-
-
-def paired(one: Series, reference: Series, what: str, size: int) -> Mean | None:
-    """Return the mean difference to the reference over the seeds that both have, or None if there are none."""
-    mine, theirs = one.numbers(what, size), reference.numbers(what, size)
-    found = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-    return mean_of(found) if found else None
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

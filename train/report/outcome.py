@@ -1,8 +1,9 @@
 """The outcome of a section in one sentence: which encoding is ahead, by how much, or that nothing can be said."""
 
-from train.compare.table import Mean, cell_text
+from train.compare.table import cell_text
 from train.report.blocks import capital
-from train.report.groups import Group, Series, paired
+from train.report.groups import Group, Series
+from train.report.leads import Lead, lead_of
 from train.report.texts import plain
 
 NAME = 60
@@ -13,7 +14,11 @@ NAMED = 3
 
 
 def outcome(group: Group) -> str:
-    """Return the sentence: on the trained and the largest size, by the difference seed by seed to the best."""
+    """Return the sentence: on the trained and the largest size, by the difference seed by seed to the best.
+
+    One seed has no interval over seeds. The same weights with and without an extension are then told apart by that of
+    the test examples.
+    """
     what = group.measures[0]
     sizes = group.sizes(what)
     asked = dict.fromkeys(size for size in (sizes[-1], group.key.trained) if size in sizes)
@@ -31,29 +36,43 @@ def _at(group: Group, what: str, size: int) -> str:
     if len(ranked) < 2:
         return f"{place} only {_name(ranked[0])} was measured"
     best, *others = ranked
-    leads = [paired(best, one, what, size) for one in others]
-    behind = next((n for n, lead in enumerate(leads) if lead and abs(lead.mean) > lead.half), None)  # NaN: one seed
-    if behind is not None and (lead := leads[behind]):
-        by = f"{_name(others[behind])} {_by(lead, what)}"
-        if behind == 0:
-            return f"{place} {_name(best)} is the best, ahead of {by}"
-        equal = [_name(one) for one in ranked[1 : behind + 1]]
-        named = f"{', '.join(equal[:NAMED])}{f' and {len(equal) - NAMED} more' if len(equal) > NAMED else ''}"
-        return f"{place} {_name(best)} is ahead of {by}, but not told apart from {named}"
-    said, lead = f"{place} nothing can be said: {_name(best)}", leads[0]
+    leads = [lead_of(group, best, one, what, size) for one in others]
+    behind = next((n for n, lead in enumerate(leads) if lead and lead.told), None)
+    if behind is None or not (lead := leads[behind]):
+        return f"{place} {_untold(best, others[0], leads[0], what)}"
+    ahead, by = f"ahead of {_name(others[behind])}", _by(lead, what)
+    if lead.on:
+        apart = "other seeds not tried" if lead.by.seeds == 1 else "other seeds may differ"
+        untold = [_name(one) for one, lead in zip(others, leads, strict=True) if not (lead and lead.told)]
+        return f"{place} {_name(best)} is {ahead} {by}, {apart}{_not_told(untold)}"
+    if behind == 0:
+        return f"{place} {_name(best)} is the best, {ahead} {by}"
+    return f"{place} {_name(best)} is {ahead} {by}{_not_told([_name(one) for one in others[:behind]])}"
+
+
+def _untold(best: Series, other: Series, lead: Lead | None, what: str) -> str:
+    """Return what is said of the best and the next one, if the best is not told apart from any."""
+    said = f"nothing can be said: {_name(best)}"
     if lead is None:
-        return f"{said} is ahead of {_name(others[0])}, but they have no seed in common"
-    if lead.mean == 0:
-        return f"{said} and {_name(others[0])} are equal{' on average' * (lead.seeds > 1)} ({_of(lead, what)})"
-    return f"{said} is ahead of {_name(others[0])} {_by(lead, what)}"
+        return f"{said} is ahead of {_name(other)}, but they have no seed in common"
+    if lead.by.mean:
+        return f"{said} is ahead of {_name(other)} {_by(lead, what)}"
+    if lead.on:
+        return f"{_name(best)} and {_name(other)} are equal{lead.on} ({_of(lead, what)})"
+    return f"{said} and {_name(other)} are equal{' on average' * (lead.by.seeds > 1)} ({_of(lead, what)})"
 
 
-def _by(lead: Mean, what: str) -> str:
-    return f"by {cell_text(lead._replace(mean=abs(lead.mean)))} ({_of(lead, what)})"
+def _not_told(names: list[str]) -> str:
+    named = f"{', '.join(names[:NAMED])}{f' and {len(names) - NAMED} more' if len(names) > NAMED else ''}"
+    return f", but not told apart from {named}" if names else ""
 
 
-def _of(lead: Mean, what: str) -> str:
-    return f"{what}, {lead.seeds} seed{'s' * (lead.seeds > 1)}"
+def _by(lead: Lead, what: str) -> str:
+    return f"by {cell_text(lead.by._replace(mean=abs(lead.by.mean)))} ({_of(lead, what)}){lead.on}"
+
+
+def _of(lead: Lead, what: str) -> str:
+    return f"{what}, {lead.by.seeds} seed{'s' * (lead.by.seeds > 1)}"
 
 
 def _name(series: Series) -> str:

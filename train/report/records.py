@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from train.compare.table import Scores
 from train.engine.config import RunConfig
+from train.engine.intervals import Score
 from train.engine.results import Evaluation
 
 
@@ -20,6 +21,8 @@ class Scored(NamedTuple):
         note: remark on the data for readers.
         scores: quantity -> size or length -> number.
         refused: size or length -> why the encoding does not support it.
+        measured: the scores with their intervals and outcomes; empty = unknown.
+        step: step of the weights; 0 = unknown.
     """
 
     name: str
@@ -29,6 +32,8 @@ class Scored(NamedTuple):
     note: str
     scores: Scores
     refused: dict[int, str]
+    measured: Mapping[str, Mapping[int, Score]] = {}
+    step: int = 0
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from pejax.models import EncoderDecoder, Execution, encoder_decoder, generate_answers
 from train.devices.mesh import EVALUATED, put_batch, replicated_sharding
 from train.engine import attention_entropy
+from train.engine.intervals import packed
 from train.engine.loop import Metrics
 from train.engine.progress import Evaluating
 from train.engine.sequence_config import model_options
@@ -162,7 +163,7 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
     """Return the number of exact answers of a task at one length."""
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
-    correct, right, tokens = 0, 0, 0
+    exact, right, tokens = [], 0, 0
     validation = answerer.config.validation > 0
     for host in evaluation_batches(task, length, count, batch, validation=validation):
         short = batch - len(host["source"])
@@ -170,6 +171,7 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
         found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
         inside = host["target_segments"] != 0
         same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)
-        correct += int(same.all(axis=1).sum())
+        exact.append(same.all(axis=1))
         right, tokens = right + int((same & inside).sum()), tokens + int(inside.sum())
-    return ExactMatchRow(task, length, correct, count, right / tokens)
+    each = np.concatenate(exact)
+    return ExactMatchRow(task, length, int(each.sum()), count, right / tokens, each=packed(each))

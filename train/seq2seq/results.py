@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
-from train.engine import figures, results
+from train.engine import figures, intervals, results
 
 
 class ExactMatchRow(NamedTuple):
@@ -21,6 +21,7 @@ class ExactMatchRow(NamedTuple):
         count: number of examples.
         tokens: fraction of right tokens in all answers, end tokens included.
         refused: why the encoding does not support this length.
+        each: which answers are right, in the order of the examples (`intervals.packed`); empty = not stored.
     """
 
     task: str
@@ -29,6 +30,7 @@ class ExactMatchRow(NamedTuple):
     count: int = 0
     tokens: float = math.nan
     refused: str = ""
+    each: str = ""
 
     @property
     def exact(self) -> float:
@@ -38,7 +40,12 @@ class ExactMatchRow(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of `exact`."""
-        return (math.nan, math.nan) if self.refused else results.wilson(self.correct, self.count)
+        return (math.nan, math.nan) if self.refused else intervals.wilson(self.correct, self.count)
+
+    @property
+    def score(self) -> intervals.Score | None:
+        """`exact` in percent; None if the length is refused."""
+        return None if self.refused else intervals.share(self.correct, self.count, self.each)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +69,7 @@ class ExactMatchResults(results.Evaluation):
     def stored_rows(self) -> list[dict[str, Any]]:
         """Return the rows as JSON, with the fraction of exact answers and its interval."""
         refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}
-        measured = lambda row: {**row._asdict(), "exact": row.exact, "interval": row.interval}
+        measured = lambda row: {**results.stored(row), "exact": row.exact, "interval": row.interval}
         return [refused(row) if row.refused else measured(row) for row in self.rows]
 
     def table(self) -> Table:
@@ -80,10 +87,10 @@ class ExactMatchResults(results.Evaluation):
             table.add_section()
         return table
 
-    def scores(self) -> dict[str, dict[int, float]]:
+    def measured(self) -> dict[str, dict[int, intervals.Score]]:
         """Return the exact answers in percent by length, for each task."""
-        rows = {task: [row for row in self.of(task) if not row.refused] for task in self.tasks}
-        return {f"{task}, exact %": {row.length: 100 * row.exact for row in rows[task]} for task in self.tasks}
+        of_task = lambda task: {row.length: score for row in self.of(task) if (score := row.score)}
+        return {f"{task}, exact %": of_task(task) for task in self.tasks}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:

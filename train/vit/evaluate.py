@@ -19,6 +19,7 @@ from rich.console import Console
 from train.data.images import Dataset, evaluation_batches
 from train.devices.cpu import EVALUATION_COMPILER
 from train.devices.mesh import chunk_sharding, evaluation_execution, replicated_sharding
+from train.engine.intervals import packed
 from train.engine.progress import Evaluating
 from train.vit.config import evaluation_sizes
 from train.vit.model import Classifier
@@ -110,13 +111,13 @@ def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: s
 
 
 def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
-    """Return the compiled program `(params, images, labels) -> number of images that are classified correctly`."""
+    """Return the compiled program `(params, images, labels) -> whether each image is classified correctly`."""
     execution = evaluation_execution(mesh)
     logits_of = partial(classifier.logits, extend=one.extend, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
         hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]
-        return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
+        return jax.lax.map(hits, (images, labels)).reshape(-1)
 
     lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)
     shape = partial(jax.ShapeDtypeStruct, sharding=chunk_sharding(mesh))
@@ -130,7 +131,7 @@ def measure(
     one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating
 ) -> ResolutionRow:
     """Return top-1 at one size; images are prepared and moved to the devices during the previous launch."""
-    launch, found, count = one.chunk * one.chunks, [], 0
+    launch, found = one.chunk * one.chunks, []
     sharding = chunk_sharding(mesh)
 
     def put(array: np.ndarray) -> Array:
@@ -139,12 +140,12 @@ def measure(
 
     for host in first_images(evaluation_batches(dataset, one.size, launch), one.images):
         full = padded_batch(host, launch)
-        found.append(program.result()(params, put(full["image"]), put(full["label"])))
+        found.append((program.result()(params, put(full["image"]), put(full["label"])), len(host["label"])))
         jax.block_until_ready(found[-2:-1])
         extended = "" if one.extend == "none" else f" with {one.extend}"
         progress(len(host["label"]) * one.tokens, f"{one.size} px{extended}")
-        count += len(host["label"])
-    return ResolutionRow(one.size, one.tokens, sum(map(int, found)), count)
+    each = np.concatenate([np.asarray(hits)[:count] for hits, count in found])
+    return ResolutionRow(one.size, one.tokens, int(each.sum()), len(each), packed(each))
 
 
 def first_images(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from rich.table import Table
 
-from train.engine import figures, results
+from train.engine import figures, intervals, results
 
 
 class ResolutionRow(NamedTuple):
@@ -18,12 +18,14 @@ class ResolutionRow(NamedTuple):
         tokens: patches per image.
         correct: number of images whose most likely class is the true one.
         count: number of images.
+        each: which ones they are, in the order of the test images (`intervals.packed`); empty = not stored.
     """
 
     size: int
     tokens: int
     correct: int
     count: int
+    each: str = ""
 
     @property
     def top1(self) -> float:
@@ -33,7 +35,12 @@ class ResolutionRow(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of `top1`."""
-        return results.wilson(self.correct, self.count)
+        return intervals.wilson(self.correct, self.count)
+
+    @property
+    def score(self) -> intervals.Score:
+        """`top1` in percent."""
+        return intervals.share(self.correct, self.count, self.each)
 
     @property
     def in_percent(self) -> tuple[int, float, tuple[float, float]]:
@@ -53,7 +60,7 @@ class ResolutionResults(results.Evaluation):
 
     def stored_rows(self) -> list[dict[str, Any]]:
         """Return the rows as JSON, with top-1 and its interval."""
-        return [{**row._asdict(), "top1": row.top1, "interval": row.interval} for row in self.rows]
+        return [{**results.stored(row), "top1": row.top1, "interval": row.interval} for row in self.rows]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
@@ -80,9 +87,9 @@ class ResolutionResults(results.Evaluation):
             table.add_row(f"{size}", f"{size / first.trained:.2f}", *cells, style=results.emphasis(first, size))
         return [table]
 
-    def scores(self) -> dict[str, dict[int, float]]:
+    def measured(self) -> dict[str, dict[int, intervals.Score]]:
         """Return the top-1 in percent by image size."""
-        return {"top-1, %": {row.size: 100 * row.top1 for row in self.rows}}
+        return {"top-1, %": {row.size: row.score for row in self.rows}}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:

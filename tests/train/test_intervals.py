@@ -1,0 +1,118 @@
+"""Intervals: the difference of two scores of the same examples, and the text of their outcomes."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from train.engine.files import with_digest
+from train.engine.intervals import LARGEST, Score, difference, packed, share, t95, unpacked_losses, wilson
+from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
+from train.vit.results import ResolutionResults, ResolutionRow
+
+RIGHT = np.array([1, 1, 1, 1, 1, 1, 1, 1, 0, 0], bool)
+OTHER = np.array([1, 1, 0, 0, 0, 0, 0, 0, 1, 0], bool)
+
+
+def answers(right: np.ndarray) -> Score:
+    return share(int(right.sum()), len(right), packed(right))
+
+
+def losses(values: list[float]) -> Score:
+    found = mean_loss(np.array(values)[:, None])
+    low, high = found.mean - found.half, found.mean + found.half
+    return Score(found.mean, low, high, found.count, np.array(values))
+
+
+def test_right_answers_are_compared_by_the_score_interval_of_pairs():
+    """Newcombe's method 8: both right 2, one alone 6, the other alone 1, neither 1; phi = (2·1 - 6·1) / √(8·2·3·7)."""
+    (low, high), (low_other, high_other) = wilson(8, 10), wilson(3, 10)
+    phi = -4 / math.sqrt(8 * 2 * 3 * 7)
+    half = lambda a, b: 100 * math.sqrt(a**2 - 2 * phi * a * b + b**2)
+    below, above = half(0.8 - low, high_other - 0.3), half(high - 0.8, 0.3 - low_other)
+    assert difference(answers(RIGHT), answers(OTHER)) == (pytest.approx(50.0), pytest.approx(max(below, above)))
+    assert difference(answers(OTHER), answers(RIGHT)) == (pytest.approx(-50.0), pytest.approx(max(below, above)))
+
+
+def test_of_many_images_it_is_the_interval_of_mcnemar():
+    """`1.96 √(b + c - (b - c)²/n) / n` with b and c images that one of the two alone has right."""
+    both, b, c, n = 3000, 2500, 300, 10_000
+    one = np.arange(n) < both + b
+    other = (np.arange(n) < both) | (np.arange(n) >= n - c)
+    d, half = difference(answers(one), answers(other)) or (0, 0)
+    assert d == pytest.approx(22.0)
+    assert half == pytest.approx(196 * math.sqrt(b + c - (b - c) ** 2 / n) / n, rel=0.01)
+
+
+def test_means_are_compared_by_the_interval_of_their_differences():
+    one, other = [2.0, 3.0, 5.0, 4.0], [2.5, 3.25, 6.0, 4.75]
+    gaps = np.subtract(one, other)
+    half = t95(4) * gaps.std(ddof=1) / 2
+    assert difference(losses(one), losses(other)) == (pytest.approx(gaps.mean()), pytest.approx(half))
+    assert difference(losses(one), losses(one)) == (0.0, pytest.approx(0.0, abs=1e-6))
+
+
+def test_without_outcomes_it_is_that_of_two_samples():
+    one, other = (losses(values)._replace(outcomes=None) for values in ([2.0, 3.0, 5.0], [2.5, 3.0, 6.0]))
+    d, half = difference(one, other) or (0, 0)
+    assert d == pytest.approx(-0.5)
+    assert half == pytest.approx(math.hypot(one.high - one.value, other.high - other.value))
+    d, wider = difference(share(6000, 10_000, ""), share(5900, 10_000, "")) or (0, 0)
+    some = np.arange(10_000) < 6000
+    _, narrower = difference(answers(some), answers(np.arange(10_000) < 5900)) or (0, 0)
+    assert narrower < 0.25 < wider
+
+
+def test_other_examples_and_endless_intervals_have_no_interval():
+    assert difference(answers(RIGHT), answers(RIGHT[:9])) is None
+    one = Score(2.0, 0.0, math.inf, 9, np.array([0.7]))
+    assert math.isnan((difference(one, one) or (0, 0))[1])
+
+
+def test_outcomes_are_stored_unless_they_are_too_many():
+    assert share(8, 10, packed(RIGHT)).outcomes.tolist() == RIGHT.tolist()
+    found = unpacked_losses(packed(np.array([2.5, 0.125])))
+    assert found is not None
+    assert found.tolist() == [2.5, 0.125]
+    assert len(packed(np.ones(8 * LARGEST, bool))) == 10_000  # the longest text that a report reads
+    assert packed(np.ones(8 * LARGEST + 1, bool)) == packed(np.ones(LARGEST // 4 + 1)) == ""
+    assert unpacked_losses("") is None
+
+
+@pytest.mark.parametrize(
+    ("each", "rule"),
+    [
+        (packed(OTHER), "must have correct=8 right ones, got 3"),
+        ("AAAA", "must be 2 bytes, got 3"),
+        ("?", "must be outcomes in base64"),
+    ],
+)
+def test_outcomes_that_do_not_fit_their_row_are_refused(each, rule, tmp_path):
+    rows = (ResolutionRow(28, 49, 8, 10, packed(RIGHT)),)
+    ResolutionResults("rope", "fashion", 28, 10, "none", "a note", rows).store(tmp_path)
+    path = tmp_path / "results.json"
+    assert ResolutionResults.load(path).rows == rows
+    stored = json.loads(path.read_text())
+    stored["rows"][0]["each"] = each
+    path.write_text(json.dumps(with_digest({k: v for k, v in stored.items() if k != "digest"})))
+    with pytest.raises(ValueError, match=f"each {rule}"):
+        ResolutionResults.load(path)
+
+
+def test_perplexities_of_the_same_text_are_compared_by_its_regions(tmp_path):
+    """Regions differ much, and the same region little: without outcomes nothing would be told."""
+    regions = np.array([2.0, 3.0, 4.0, 3.5])
+    row = lambda values: PerplexityRow(8, mean_loss(values[:, None]), each=packed(values))
+    one = PerplexityResults("rope", "shakespeare", 4, 10, "none", "a note", (row(regions),))
+    other = dataclasses.replace(one, extend="yarn", rows=(row(regions - 0.1),))
+    for found in (one, other):
+        found.store(tmp_path)
+        assert type(found).load(tmp_path / f"{found.stem}.json") == found
+    longer, shorter = (found.measured()["perplexity"][8] for found in (one, other))
+    d, half = difference(longer, shorter) or (0, 0)
+    assert d == pytest.approx(math.exp(3.125) - math.exp(3.025))
+    assert half == pytest.approx(0.0, abs=1e-3)
+    apart, independent = difference(longer._replace(outcomes=None), shorter) or (0, 0)
+    assert independent / apart == pytest.approx(math.hypot(2 * longer.high - 6.25, 2 * shorter.high - 6.05) / 0.2)
