@@ -281,6 +281,7 @@ def test_a_batch_that_cannot_be_filled_is_refused(batch: int) -> None:
         ("fashion(ful=True)", "fashion takes folder, full; got 'ful'"),
         ("fashion(full=3)", r"full must be bool | None, got 3"),
         ("fashion(folder='x', full=False)", "takes a folder or full=False"),
+        ("pictures/cats", r"a path after a colon, got 'pictures/cats'; did you mean folder:pictures/cats\?"),
         ("fashion(True)", r"apart from name:VALUE, data is written name or name\(key=value, ...\), got"),
         ("fashion(full=open)", "full must be a Python literal, got 'open'"),
         ("fashion(", "data is written name"),

@@ -87,7 +87,8 @@ def _imported(module: str, function: str) -> Callable[..., Encoding]:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as broken:  # whatever a module does
         if isinstance(broken, ModuleNotFoundError) and f"{module}.".startswith(f"{broken.name}."):
-            raise ValueError(f"pe: there is no module {module!r} in {here} or in the environment") from None
+            hint = f"; did you mean {module[:-3]}:{function}?" if module.endswith(".py") else ""
+            raise ValueError(f"pe: there is no module {module!r} in {here} or in the environment{hint}") from None
         at = traceback.extract_tb(broken.__traceback__)[-1]
         where = "" if isinstance(broken, SyntaxError) else f" ({at.filename}, line {at.lineno})"
         raise ValueError(f"pe: the module {module!r} fails: {type(broken).__name__}: {broken}{where}") from broken
