@@ -22,7 +22,7 @@ WORDS = (
 COUNTED = {
     "README.md": {
         r"(?<=in JAX: )\w+(?= published methods)": "encodings",
-        r"\w+(?= extensions reach further)": "extensions",
+        r"\w+(?= extensions \(YaRN)": "extensions",
         r"\d+(?= \[rules\])": "rules",
         r"\d+(?= of \d+ read in Flax)": "accepted",
         r"\d+(?= read in Flax)": "configs",
