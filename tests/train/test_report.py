@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,7 @@ def test_other_weights_and_other_images_are_not_compared_by_images(tmp_path):
             "is ahead of rope_mixed by 48.3 ±10.7 (top-1, %, 3 seeds) on the same weights and images, "
             "other seeds may differ",
         ),
+        ((8, 12, 13), None),
     ],
 )  # fmt: skip
 def test_several_seeds_are_compared_over_seeds_and_else_by_images(larger, told, tmp_path):
@@ -206,10 +208,31 @@ def test_several_seeds_are_compared_over_seeds_and_else_by_images(larger, told, 
         folder = vit_run(tmp_path / f"rope_mixed-{seed}", "rope_mixed", seed, {28: 60, 56: 10})
         add_extension(folder, PI, {28: 60, 56: right})
     (group,), _ = read(tmp_path)
-    assert outcome(group) == (
-        f"At 56 px rope_mixed + {PI} {told}; at 28 px, the trained size, rope_mixed and rope_mixed + {PI} are equal on "
-        "the same weights and images (top-1, %, 3 seeds)."
-    )
+    name = f"rope_mixed + {PI}"
+    at_56 = f"{name} {told}" if told else f"nothing can be said: {name} is ahead of rope_mixed by 1.00 ±6.57"
+    at_28 = f"rope_mixed and {name} are equal on the same weights and images (top-1, %, 3 seeds)."
+    first, last = outcome(group).split("; ")
+    assert first.startswith(f"At 56 px {at_56}")
+    assert first.endswith(told or "(top-1, %, 3 seeds)")
+    assert last == f"at 28 px, the trained size, {at_28}"
+
+
+def test_weights_of_another_run_or_step_are_others(tmp_path):
+    first = vit_run(tmp_path / "alibi-0", "alibi", 0, {28: 60})
+    add_extension(first, "slopes", {28: 90})
+    vit_run(tmp_path / "alibi-1", "alibi", 1, {28: 60})
+    other = vit_run(tmp_path / "other-1", "alibi", 1, {28: 90}, extend="slopes")
+    groups, _ = read(tmp_path)
+    plain, extended = groups[0].series
+    assert extended.seeds == plain.seeds == (0, 1)
+    assert on_weights(extended, plain, "top-1, %", 28) is None
+    shutil.rmtree(other)
+    (group,), _ = read(tmp_path)
+    assert on_weights(*reversed(group.series), "top-1, %", 28) is not None
+    found = ResolutionResults.load(first / "results-slopes.json")
+    dataclasses.replace(found, step=found.step - 1).store(first)
+    (group,), _ = read(tmp_path)
+    assert on_weights(*reversed(group.series), "top-1, %", 28) is None
 
 
 @pytest.mark.parametrize(("seeds", "points", "bands"), [(2, 4, False), (5, 10, False), (6, 0, True)])
