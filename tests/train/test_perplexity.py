@@ -247,3 +247,11 @@ def test_the_figure_says_which_loss_was_not_probed(loss, tmp_path, monkeypatch):
     told = [[text.get_text() for text in axes.texts] for axes in drawn[0].axes]
     nothing = "not measured:\nno text or no encoding\nreaches that far"
     assert told == [[], [] if loss == "loss_L_to_2L" else [nothing]]
+
+
+def test_a_single_region_has_no_interval():
+    one = MeanLoss(1.0, math.inf, 4)
+    table = PerplexityResults("rope", "text", 4, 10, "none", "", (PerplexityRow(8, one, one, one, one),)).table()
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[2:] == [["2.718, no interval: one region"], ["2.718"], ["2.718"], ["+1.0000"]]
+    assert "means over the tokens that have more than 4 before them, 4 at length 8" in str(table.caption)

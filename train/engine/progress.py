@@ -142,8 +142,7 @@ class Report:
         self.write(step, {**means, **extra, **speed})
         self.progress.update(self.task, completed=step, description=" · ".join(text))
         if self.progress.disable and (now - self.printed > EVERY_SECONDS or step == self.steps):
-            left = (now - self.begun) / (step - self.first) * (self.steps - step) if self.compiled else math.nan
-            self.console.print(str(Progressed(f"step {step}/{self.steps}", tuple(text), left)))
+            self.console.print(str(Progressed(f"step {step}/{self.steps}", tuple(text), self._left(step, now))))
             self.printed = now
             self.heartbeat.rest()
         self.shown = tuple(text)
@@ -156,7 +155,14 @@ class Report:
         spent = so_far(time.perf_counter() - self.begun)
         if self.at == self.first and not self.compiled:
             return str(Progressed(COMPILING, (spent,), math.nan))
-        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), math.nan))
+        left = self._left(self.at, time.perf_counter())
+        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), left))
+
+    def _left(self, step: int, now: float) -> float:
+        """Return the seconds that training still takes by the pace so far; nan as long as compilation is in it."""
+        if not self.compiled or step == self.first:
+            return math.nan
+        return (now - self.begun) / (step - self.first) * (self.steps - step)
 
     def probe(self, step: int, values: Callable[[], Mapping[str, float]]) -> None:
         """Report the values that `values()` measures; its time does not count as training time."""

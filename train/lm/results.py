@@ -105,8 +105,9 @@ class PerplexityResults(results.Evaluation):
         title = f"perplexity per token, {self.label}, {self.data}, trained at {self.trained} tokens"
         beyond, sliding = f"beyond {self.trained}", f"last {self.trained} only"
         heads = ("length", "times", "all tokens, 95 %", beyond, sliding, "gain, nats")
-        text = "length {}: beyond {} tokens of context, {:,} tokens are compared"
-        compared = [text.format(row.length, self.trained, row.beyond.count) for row in self.rows if row.beyond]
+        text = "{} and {}: means over the tokens that have more than {} before them, {:,} at length {}"
+        names = beyond, sliding, self.trained
+        compared = [text.format(*names, row.beyond.count, row.length) for row in self.rows if row.beyond]
         table = Table(*heads, title=title, caption=results.caption(self, *compared[-1:]))
         for row in self.rows:
             cells = [f"{row.length}", f"{row.length / self.trained:g}"]
@@ -114,10 +115,12 @@ class PerplexityResults(results.Evaluation):
                 table.add_row(*cells, "refused")
                 continue
             low, high = row.everything.interval
-            cells += [f"{row.everything.perplexity:.3f}, {low:.2f} to {high:.2f}"]
+            interval = f"{low:.2f} to {high:.2f}" if math.isfinite(row.everything.half) else "no interval: one region"
+            cells += [f"{row.everything.perplexity:.3f}, {interval}"]
             if row.beyond is not None and row.sliding is not None and row.gain is not None:
                 cells += [f"{row.beyond.perplexity:.3f}", f"{row.sliding.perplexity:.3f}"]
-                cells += [f"{row.gain.mean:+.4f} ±{row.gain.half:.4f}"]
+                half = f" ±{row.gain.half:.4f}" if math.isfinite(row.gain.half) else ""
+                cells += [f"{row.gain.mean:+.4f}{half}"]
             table.add_row(*cells, style=results.emphasis(self, row.length))
         return table
 
