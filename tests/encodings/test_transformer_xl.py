@@ -188,7 +188,7 @@ def test_vectors_of_the_wrong_shape_are_refused():
         lambda params, relative: (jnp.zeros((len(relative), D)), jnp.zeros(D), jnp.zeros(())),
     )
     hooks = Hooks(bias=Partial(lambda params, q, k, *at: q @ k.T, {}), relative_keys=Partial(hook, {}))
-    with pytest.raises(ValueError, match=r"own relative_keys hook .* must return .R, D., .D,., .D,. = .* got"):
+    with pytest.raises(ValueError, match=r"relative_keys hook .* must return .R, D., .D,., .D,. = .* got"):
         dot_product_attention(q, q, q, positions=jnp.arange(32), hooks=hooks, implementation="cpu")
 
 

@@ -207,9 +207,7 @@ def test_the_options_of_a_record_are_plain_values():
     assert str(extensions.yarn(truncate=False, factor=2.0, beta_slow=1.0)) == "yarn(factor=2.0, truncate=False)"
     with pytest.raises(TypeError, match=r"longrope: missing a required .*'long_factors'"):
         extensions.longrope()
-    with pytest.raises(
-        TypeError, match="linear takes factor, trained_length; got 'length'; did you mean trained_length"
-    ):
+    with pytest.raises(TypeError, match=r"linear takes factor, .*got 'length'; did you mean trained_length"):
         extensions.linear(length=9)
     with pytest.raises(TypeError, match=r"factor must be float \| int \| tuple.* \| None, got 'far'"):
         parse_extension("yarn(factor='far')")
