@@ -93,7 +93,8 @@ def test_finishes(pe, tmp_path, capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("pe", ENCODINGS)
 def test_every_encoding_finishes(pe, tmp_path):
-    assert train(tmp_path / "run", f"--pe={pe}") == 0
+    heads = ["--heads=4"] if pe == "lookhere" else []  # a cone for each direction
+    assert train(tmp_path / "run", f"--pe={pe}", *heads) == 0
 
 
 @pytest.mark.slow

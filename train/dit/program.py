@@ -44,14 +44,12 @@ def make_task(config: Config) -> Task:
     trained, whole = config.shapes[0], host_memory() * jax.process_count()
     what = f"a batch of {config.batch} images of {in_words(trained)} pixels"
     require_room(FLOAT * config.batch * math.prod(trained), whole, what)
+    _model(config, channels=1, classes=2)  # settings are refused before data are drawn or read
     dataset = load(config.data, size=config.size, validation=config.validation, frames=config.frames)
     kind = "videos" if config.frames else "images"
     if config.batch > len(dataset.train):
         raise ValueError(f"batch must be at most the {len(dataset.train)} training {kind}, got {config.batch}")
-    sampler = Sampler(config, dataset.channels, len(dataset.classes))
-    refused = sampler.refusal("", trained)
-    if refused:
-        raise ValueError(refused)
+    sampler = _model(config, dataset.channels, len(dataset.classes))
     grid = sampler.dit.grid
     return Task(
         split=sampler,
@@ -74,6 +72,19 @@ def make_task(config: Config) -> Task:
         flops=dit_flops(sampler.dit, config.batch),
         head_entropies=partial(sampler.head_entropies, dataset),
     )
+
+
+def _model(config: Config, channels: int, classes: int) -> Sampler:
+    """Return the model.
+
+    Raises:
+        ValueError: the encoding does not support the trained shape.
+    """
+    sampler = Sampler(config, channels, classes)
+    refused = sampler.refusal("", config.shapes[0])
+    if refused:
+        raise ValueError(refused)
+    return sampler
 
 
 PROGRAM = Program(

@@ -34,6 +34,7 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the text, the model or the encoding.
     """
+    require_supported(Language(config, vocab=256), config.length)  # settings are refused before data are read
     corpus = load_text(config.data, config.validation, config.windows)
     language = Language(config, corpus.tokenizer.vocab)
     probe, unprobed = language.prober(corpus) if config.probe_every else (None, "")
@@ -67,9 +68,7 @@ def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerC
         ValueError: the text is too short, or the encoding refuses the trained length.
     """
     evaluation_regions(config, corpus)  # refuse a text that is too short to evaluate on before training
-    refused = language.refusal(config.length)
-    if refused:
-        raise ValueError(refused)
+    require_supported(language, config.length)
     stream = sum(map(len, corpus.train))
     epoch = max(1, stream // (config.batch * config.length))
     return Task(
@@ -89,6 +88,13 @@ def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerC
         flops=text_flops(model, config.batch, config.length),
         **others,
     )
+
+
+def require_supported(language: Any, length: int) -> None:
+    """Raise ValueError, with the reason, where the encoding does not support a length."""
+    refused = language.refusal(length)
+    if refused:
+        raise ValueError(refused)
 
 
 PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")

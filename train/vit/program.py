@@ -40,13 +40,12 @@ def make_task(config: Config) -> Task:
         require_room(FLOAT * side**2, host_memory(), f"an image of {side} x {side} pixels")
     what = f"a batch of {config.batch} images of {config.size} x {config.size} pixels"
     require_room(FLOAT * config.batch * config.size**2, host_memory() * jax.process_count(), what)
+    _model(config, channels=3, classes=2)  # settings are refused before data are read
     dataset = load(config.data, size=config.size, validation=config.validation)
     per_epoch = len(dataset.train) // config.batch
     if per_epoch == 0:
         raise ValueError(f"batch must be at most the {len(dataset.train)} training images, got {config.batch}")
-    classifier = Classifier(config, dataset.channels, len(dataset.classes))
-    require_evaluable(classifier)
-    require_trainable_positions(classifier)
+    classifier = _model(config, dataset.channels, len(dataset.classes))
     height, width = classifier.vit.grid
     augment = Augment(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Augment)})
     return Task(
@@ -72,6 +71,18 @@ def make_task(config: Config) -> Task:
         flops=vit_flops(classifier.vit, config.batch),
         head_entropies=partial(classifier.head_entropies, dataset),
     )
+
+
+def _model(config: Config, channels: int, classes: int) -> Classifier:
+    """Return the model.
+
+    Raises:
+        ValueError: the encoding does not support a size, or the positions of training.
+    """
+    classifier = Classifier(config, channels, classes)
+    require_evaluable(classifier)
+    require_trainable_positions(classifier)
+    return classifier
 
 
 PROGRAM = Program(
