@@ -346,7 +346,7 @@ BAD = {
     "--pe=rop": "did you mean 'rope'?",
     "--preset=demos": "preset must be one of demo, gpu, video, got 'demos'",
     "--frames=-1": "frames must not be negative, got -1",
-    "--frames=8 --eval_shapes=8x8x8 --width=24": "frames must be 0 with glyphs, which are pictures, got 8; videos: moving_glyphs",
+    "--frames=8 --eval_shapes=8x8x8 --width=24": "frames must be 0 with glyphs, which are pictures, got 8; videos: ",
     "--data=moving_glyphs": "frames must be at least 1 with moving_glyphs, which are videos",
     "--eval_shapes=16x8x8": "eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got '16x8x8'",
     "--frames=8 --eval_shapes=12": "eval_shapes of videos must be frames x height x width, such as 8x28x28,16x28x28",
