@@ -49,7 +49,7 @@ def temporary(encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
 
 
 def temporary_at(place: jax.ShapeDtypeStruct, encoding: Encoding, dims: Dims, dtype: str) -> tuple[int, int]:
-    """Return what `temporary` does, at positions of a shape and type; fractional ones get gradients, too."""
+    """Return the bytes of `temporary` at positions of a shape and type; fractional positions get gradients, too."""
     params = jax.eval_shape(lambda key: merge_params(encoding.init(key), encoding.init_layer(key)), jax.random.key(0))
     operand = jax.ShapeDtypeStruct((1, place.shape[0], dims.heads, dims.head_dim), jnp.dtype(dtype))
     fractional = jnp.issubdtype(place.dtype, jnp.floating)
