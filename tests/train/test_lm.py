@@ -320,7 +320,7 @@ def test_bad_texts_are_one_line(tmp_path, capsys):
     short = "\n--\n".join(f"a story of {n} words" for n in range(100, 120))
     held_out = "eval_lengths: a held-out document must hold at least length + 1 = 65 tokens, got the longest of 20"
     assert held_out in error_of(short, "--eval_lengths", "8", "64")
-    probe = "probe_every must be 0 for this text: a training document must hold at least length + 1 = 33 tokens, got"
+    probe = "error: a training document must hold at least length + 1 = 33 tokens, got"
     assert probe in error_of(short, "--length=32")
     assert not (tmp_path / "run").exists()
 

@@ -10,6 +10,7 @@ import pytest
 
 from train.compare.options import CompareOptions
 from train.dit.config import Config as Dit
+from train.engine import option_names
 from train.engine.help import About
 from train.engine.option_names import SYNONYMS, options_of, unknown_option
 from train.engine.parser import Parser
@@ -44,7 +45,7 @@ FILES = {
 def modules_of(file: str) -> list[str]:
     """Return the modules that a program requires its options to be in."""
     call = re.search(r"require_options\((.*?)\)", (TRAIN / file).read_text(), re.DOTALL)
-    return re.findall(r'"([\w.]+)"', call[1])
+    return [*re.findall(r'"([\w.]+)"', call[1]), *(option_names.TRAINERS if "*TRAINERS" in call[1] else ())]
 
 
 def options_of_parser(kind: type) -> set[str]:

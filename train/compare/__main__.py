@@ -1,18 +1,10 @@
 """Run `python -m train.compare`."""
 
 from train.devices.cpu import finish, prepare_imports
-from train.engine.option_names import require_options
+from train.engine.option_names import TRAINERS, require_options
 
 if __name__ == "__main__":
-    require_options(
-        "compare.options",
-        "vit.config",
-        "lm.config",
-        "seq2seq.config",
-        "dit.config",
-        "engine.sequence_config",
-        "engine.config",
-    )
+    require_options("compare.options", *TRAINERS)
     prepare_imports()  # while everything heavy is imported
 
     from train.compare.program import main

@@ -12,6 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
+TRAINERS = ("vit.config", "lm.config", "seq2seq.config", "dit.config", "engine.sequence_config", "engine.config")
+"""Modules with the options of all trainers, for programs that pass them on."""
+
 CUTOFF = 0.75
 """Similarity of `difflib` from which on a name is taken for a mistyped one: below, it is another word."""
 

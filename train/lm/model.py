@@ -121,7 +121,7 @@ class Language(DecoderSplit):
         try:
             ids = jnp.asarray(training_windows(corpus, reach, PROBED))
         except ValueError as refused:
-            raise ValueError(f"probe_every must be 0 for this text: {refused} ({ACROSS})") from None
+            raise ValueError(f"{refused}: {ACROSS}, --probe_every=0 trains without the probe") from None
 
         @jax.jit
         def measure(params: Any) -> tuple[Array, Any]:
