@@ -14,42 +14,38 @@ from flax import nnx
 from rich.table import Table
 
 from train.engine import session
-from train.engine.config import RunConfig, require_at_least
+from train.engine.config import RunConfig
 from train.engine.files import write_atomic
+from train.engine.options import option, options
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Split, Task
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class Config(RunConfig):
     """Fit a line."""
 
     program: ClassVar[str] = "toy"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"demo": {}, "long": {"steps": 40}}
-    model_fields: ClassVar[tuple[str, ...]] = ("width",)
-    inherited: ClassVar[tuple[str, ...]] = ("pe", "data", "length")
-    run_fields: ClassVar[tuple[str, ...]] = (*RunConfig.run_fields, "probe_every")
 
-    preset: str = "demo"  # demo or long
-    data: str = "numbers"
-    batch: int = 8
-    width: int = 4
-    checkpoint_every: int = 3
-    log_every: int = 2
-    length: int = 16
-    steps: int = 8
-    probe_every: int = 0
-    spoilt: str = "1"  # factor of the batch of step 37; a text, for nan is no number that an option takes
+    preset: str = option("demo", "demo or long")
+    pe: str = option("rope", copied=True)
+    data: str = option("numbers")
+    batch: int = option(8)
+    width: int = option(4)
+    layers: int = option(3, shape=False)
+    heads: int = option(4, shape=False)
+    checkpoint_every: int = option(3)
+    log_every: int = option(2)
+    length: int = option(16, copied=True, at_least=1)
+    steps: int = option(8, at_least=1)
+    probe_every: int = option(0, free=True)
+    spoilt: str = option("1", "factor of the batch of step 37; a text, for nan is no number that an option takes")
 
     @property
     def trained(self) -> str:
         """The length, in words."""
         return f"{self.length} tokens"
-
-    def validated(self) -> "Config":
-        """Return the config, once it is known to make sense."""
-        require_at_least(self, 1, "length", "steps")
-        return super().validated()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import toy_program
 
-from train import evaluate
+from train.engine import programs
 
 
 @pytest.fixture
 def toy(monkeypatch):
     """Let the commands know the toy program."""
     monkeypatch.setitem(sys.modules, "train.toy.program", toy_program)
-    monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
+    monkeypatch.setattr(programs, "PROGRAMS", ("vit", "toy"))
 
 
 @pytest.fixture(scope="session")

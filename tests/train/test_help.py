@@ -1,22 +1,23 @@
 """`--help`: what comes first, that no option is without a group, and that the examples are read."""
 
 import importlib
-import importlib.util
 import re
 import shlex
 
 import pytest
 from cases import slow
 
-from train.engine.help import EXAMPLES, GROUPS, About
-from train.engine.parser import Parser
-from train.evaluate import PROGRAMS
+from train.engine.command_line import Parser
+from train.engine.help import EXAMPLES, About
+from train.engine.options import GROUPS
+from train.engine.programs import PROGRAMS
 
 MODULES = {
     name: importlib.import_module(f"train.{name}")
     for name in (
-        "vit.program", "lm.program", "seq2seq.program", "dit.program", "tune.program", "compare.program", "evaluate",
-        "extend.program", "plan.program", "report.program", "generate", "replay", "lm.longrope",
+        "vit.program", "lm.program", "seq2seq.program", "dit.program", "tune.program", "compare.program",
+        "evaluate.program", "extend.program", "plan.program", "report.program", "generate.program", "replay.program",
+        "lm.longrope.program",
     )
 }  # fmt: skip
 
@@ -78,6 +79,5 @@ def test_the_examples_are_read(name, monkeypatch):
     for example in About(MODULES[name].__doc__).examples:
         python, option, program, *argv = shlex.split(example.partition("   ")[0])
         assert (python, option) == ("python", "-m")
-        inside = f"{program}.program" if importlib.util.find_spec(program).submodule_search_locations else program
         with pytest.raises(Read):
-            importlib.import_module(inside).main(argv)
+            importlib.import_module(f"{program}.program").main(argv)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from benchmarks import kills
-from train import replay
 from train.devices import hosts
 from train.engine import session
 from train.engine.parser import parse
 from train.engine.run_files import written_steps
 from train.lm import program as lm
 from train.lm.config import Config
+from train.replay import program as replay
 
 MESHES = ("fsdp=4", "data=2,tensor=2")
 SHORT = ("--steps=6", "--checkpoint_every=3", "--probe_every=3", "--stop_at=0")

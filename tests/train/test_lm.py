@@ -14,19 +14,20 @@ from decoders import FAST, TEXT_ENCODINGS
 from metric_lines import timeless
 from rich.console import Console
 
-from train import evaluate
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
-from train.engine.stored_config import load_config
+from train.engine.stored_config import digest_of, load_config
 from train.engine.task import params_from_init, recipe
+from train.evaluate import program as evaluate
 from train.lm import program as lm
 from train.lm.config import Config
 from train.lm.model import Language
 from train.lm.program import make_task
+from train.runs import load_run
 
 MODEL = ("--width=8", "--layers=1", "--heads=2", "--batch=8")
 TINY = (
@@ -133,6 +134,35 @@ def test_evaluating_again_extended(whole, tmp_path, capsys):
     table = (tmp_path / "both.md").read_text()
     assert "| encoding | **8** | 16 |" in table
     assert "| rope + linear |" in table
+
+
+@pytest.mark.slow
+def test_a_list_of_extensions_is_trained_with_the_first_and_evaluated_with_all(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert train(out, "--extend=pi,yarn", "--steps=2", "--probe_every=0") == 0
+    assert sorted(path.name for path in out.glob("results*.json")) == ["results-pi.json", "results-yarn.json"]
+    alone = tmp_path / "alone"
+    assert train(alone, "--extend=pi", "--steps=2", "--probe_every=0") == 0
+    assert rows(alone, "results-pi") == rows(out, "results-pi")
+    assert digest_of(alone) == digest_of(out)
+    assert train(out, "--resume", "--extend=pi,ntk") == 0
+    assert rows(out, "results-ntk")[0]["length"] == 8
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        train(out, "--resume", "--extend=yarn")
+    assert "the checkpoint was made with extend='pi', this run has extend='yarn'" in capsys.readouterr().err
+
+
+def test_a_run_is_loaded_in_python(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("\n".join(f"story {n} of words" for n in range(400)))
+    out = tmp_path / "run"
+    assert train(out, "--steps=2", "--probe_every=0", f"--data=file:{text}", "--ema=0.5") == 0
+    with pytest.raises(ValueError, match=r"add --data=file:"):
+        load_run(out)
+    model, config, step = load_run(out, data=f"file:{text}")
+    assert (step, config.length, config.ema) == (2, 8, 0.5)
+    assert model.logits(model.states(jnp.zeros((1, 8), jnp.int32))).shape == (1, 8, 256)
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,15 @@ import pytest
 from cli import refused
 from report_runs import lm_run, vit_run
 
-from train import evaluate, replay
 from train.compare import options as compare
 from train.dit.config import Config as DitConfig
 from train.engine.outside import command, named_paths
 from train.engine.parser import parse
 from train.engine.stored_config import save_config
-from train.lm import longrope
+from train.evaluate import program as evaluate
 from train.lm.config import Config as LmConfig
+from train.lm.longrope import program as longrope
+from train.replay import program as replay
 from train.tune.config import Config as TuneConfig
 from train.vit.config import Config as VitConfig
 

@@ -13,15 +13,16 @@ from cli import refused
 from report_runs import lm_run, vit_run
 
 import pejax
-from train import evaluate, replay
 from train.compare import options as compare
 from train.compare import runs as compared
 from train.engine.outside import command, import_encodings, own_encodings
 from train.engine.parser import parse
 from train.engine.stored_config import load_config, save_config
-from train.lm import longrope
+from train.evaluate import program as evaluate
 from train.lm.config import Config as LmConfig
+from train.lm.longrope import program as longrope
 from train.plan import program as plan
+from train.replay import program as replay
 from train.report import program as report
 from train.seq2seq.config import Config as Seq2seqConfig
 

@@ -9,12 +9,12 @@ import pytest
 from cases import mostly_slow
 from toy_program import train
 
-from train import evaluate
 from train.compare import program as compare
 from train.compare.children import Children
 from train.compare.options import read
 from train.compare.runs import run_of
 from train.engine.stored_config import digest_of, save_config
+from train.evaluate import program as evaluate
 from train.vit.results import ResolutionResults, ResolutionRow
 
 pytestmark = pytest.mark.usefixtures("toy")

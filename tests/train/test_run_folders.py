@@ -13,11 +13,11 @@ from cases import mostly_slow
 from cli import refused
 from toy_program import train
 
-from train import evaluate
 from train.compare.runs import require_own_folder
 from train.engine import session
 from train.engine.run_files import has_trained, own_files, require_no_run, written_steps
 from train.engine.stored_config import is_run, load_config
+from train.evaluate import program as evaluate
 
 pytestmark = pytest.mark.usefixtures("toy")
 

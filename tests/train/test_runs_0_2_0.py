@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from train.engine.options import names_of
 from train.engine.stored_config import is_run, load_config, program_of
 
 FOLDER = Path(__file__).parents[1] / "data_files" / "runs_0_2_0"
@@ -28,7 +29,7 @@ def test_settings_are_read_and_what_came_later_is_at_its_default(program: str, t
     assert program_of(tmp_path) == program
     config, default = vars(load_config(kind, tmp_path)), vars(kind())
     later = {*config} - {*stored}
-    assert later <= {*kind.later}
+    assert later <= {*names_of(kind, "late")}
     assert {name: config[name] for name in later} == {name: default[name] for name in later}
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
     assert {"program": program, **{name: kept[name] for name in {*config} - later}} == stored

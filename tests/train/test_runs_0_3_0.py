@@ -19,16 +19,17 @@ from cli import programs_on_disk
 from metric_lines import timeless
 
 import pejax
-from train import evaluate
 from train.compare import program as comparison
 from train.compare.runs import Outcome
 from train.compare.table import Mean, cell_text
 from train.dit import judge
 from train.engine import environment
 from train.engine.files import with_digest
+from train.engine.options import names_of
 from train.engine.results import Evaluation
 from train.engine.run_files import written_steps
-from train.engine.stored_config import MARKS, is_run, load_config, program_of, save_config
+from train.engine.stored_config import MARKS, is_run, load_config, program_of, save_config, settings_digest
+from train.evaluate import program as evaluate
 from train.extend import program as extension
 from train.extend.results import LINES, SETTINGS, open_folder
 from train.report import program as report
@@ -138,9 +139,24 @@ def test_settings_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
     save_config(config, tmp_path)
     written = read(tmp_path / "config.json")
     later = {*written} - {*stored}
-    assert later <= {*kind.later}
+    assert later <= {*names_of(kind, "late")}
     assert {name: vars(config)[name] for name in later} == {name: default[name] for name in later}
-    assert {**written, "pejax": "0.3.0"} == {**{name: written[name] for name in later}, **stored}
+    kept = {name: value for name, value in stored.items() if name not in kind.former}
+    assert {**written, "pejax": "0.3.0"} == {**{name: written[name] for name in later}, **kept}
+
+
+def test_a_run_that_recorded_options_which_did_nothing_is_read(tmp_path: Path) -> None:
+    """`train.tune --soft_cap=3` changed nothing, and its digest has it."""
+    stored, kind = read(FOLDER / "tune" / "config.json"), evaluate.program("tune").config
+    config = load_config(kind, FOLDER / "tune")
+    changed = {**stored, "soft_cap": 3.0, "probe_every": 7}
+    for digest in (settings_digest(config, changed), stored["run"]):
+        (tmp_path / "config.json").write_text(json.dumps({**changed, "run": digest}))
+        if digest == stored["run"]:
+            with pytest.raises(ValueError, match="its settings must be those that the run was trained with"):
+                load_config(kind, tmp_path)
+        else:
+            assert load_config(kind, tmp_path) == config
 
 
 @pytest.mark.parametrize("run", RUNS)

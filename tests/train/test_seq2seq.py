@@ -10,10 +10,10 @@ import pytest
 from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
 from pejax import ENCODINGS
-from train import evaluate
 from train.devices.mesh import make_mesh
 from train.engine.parser import parse
 from train.engine.task import params_from_init
+from train.evaluate import program as evaluate
 from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
 from train.seq2seq.config import Config
@@ -76,6 +76,12 @@ def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
     assert "| encoding | **4** |" in table
     assert "| rope, cross unified |" in table
     assert (tmp_path / "both.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_list_of_extensions_is_trained_with_the_first_and_evaluated_with_all(tmp_path):
+    assert train(tmp_path / "run", "--extend=none,log_n", "--steps=2") == 0
+    assert {path.name for path in (tmp_path / "run").glob("results*.json")} == {"results.json", "results-log_n.json"}
 
 
 def configured(*flags: str) -> Answerer:

@@ -18,13 +18,13 @@ from rich.console import Console
 
 from pejax import ENCODINGS, Dims, init_params, make_encoding
 from pejax.specs import parse_pattern
-from train import evaluate
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop
 from train.engine.optimizers import decay_mask
 from train.engine.parser import parse
 from train.engine.task import laws
+from train.evaluate import program as evaluate
 from train.vit import evaluate as vit_evaluate
 from train.vit import program as vit
 from train.vit.config import Config, evaluation_sizes

@@ -14,7 +14,6 @@ from cases import slow
 from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
 from benchmarks import sampled
-from train import evaluate
 from train.compare import options
 from train.data.images import Dataset, Images
 from train.data.images.pipeline import training_source
@@ -30,6 +29,7 @@ from train.dit.results import SampleResults, SampleRow
 from train.engine.loop import init_state
 from train.engine.parser import parse
 from train.engine.update import Recipe, Weights, updated_weights
+from train.evaluate import program as evaluate
 from train.report import program as report
 
 TINY = (
@@ -354,7 +354,7 @@ BAD = {
     "--times=normal": "times must be one of logit_normal, uniform, got 'normal'",
     "--sampler=ddim": "sampler must be one of euler, heun, got 'ddim'",
     "--class_dropout=0": "guidance must be 1 with class_dropout=0",
-    "--class_dropout=1": "class_dropout must be a fraction from 0 to below 1, got 1.0",
+    "--class_dropout=1": "class_dropout must be from 0 to below 1, got 1.0",
     "--eval_limit=0": "eval_limit must be at least 2",
     "--eval_shapes=8,10": "image sizes must be multiples of the patch, 4, got 10",
     "--eval_shapes=8x": "eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got '8x'",

@@ -14,7 +14,7 @@ from hub_folders import write
 
 from pejax.interop import load, load_tokenizer
 from pejax.models import Sampling, generate
-from train.generate import main
+from train.generate.program import main
 
 PROMPT = "the thin"
 VOCAB = 260

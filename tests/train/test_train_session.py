@@ -15,15 +15,15 @@ from cases import slow
 from cli import refused
 from metric_lines import timeless
 
-from train import evaluate
-from train.engine import session
+from train.engine import programs, session
 from train.engine.files import write_atomic
+from train.evaluate import program as evaluate
 
 
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
     monkeypatch.setitem(sys.modules, "train.toy.program", toy_program)
-    monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
+    monkeypatch.setattr(programs, "PROGRAMS", ("vit", "toy"))
 
 
 def train(out: Path, *flags: str) -> int:

@@ -14,7 +14,7 @@ from hub_folders import tensors, write
 from metric_lines import timeless
 
 from pejax import interop
-from train import evaluate
+from train.evaluate import program as evaluate
 from train.tune import program
 from train.tune.lora import SCALE, LowRank, kernels, merged_params
 from train.tune.subject import Loaded
@@ -120,9 +120,9 @@ def test_changes_begin_at_zero_and_are_added(model):
         ("--model=", "model must name a folder from Hugging Face or a GGUF file"),
         ("--method=qlora", "method must be one of lora, full, got 'qlora'"),
         ("--rank=0", "rank must be at least 1, got 0"),
-        ("--width=48", "width must be left out, it is that of the model, 32; got 48"),
-        ("--pe=alibi", "pe must be left out"),
-        ("--init=runs/other", "a run folder holds config.json, got runs/other"),
+        ("--width=48", "unknown option --width"),
+        ("--pe=alibi", "unknown option --pe"),
+        ("--extend=pi,yarn", "extend must be the one extension that the model is trained with, got 'pi,yarn'"),
         slow("--data=shakespeare(tokenizer='bpe(vocab=300)')", "data must be given without a tokenizer"),
         ("--extend=resize", "resize"),
     ],

@@ -15,9 +15,9 @@ from cli import refused
 from metric_lines import timeless
 
 from pejax.models import decoder, vit
-from train import evaluate, replay
 from train.devices.flops import PEAKS, peak_flops, text_flops, visible_pairs, vit_flops
-from train.engine import metrics, session
+from train.engine import metrics, programs, session
+from train.replay import program as replay
 
 LONG = ("--steps=40", "--log_every=4", "--checkpoint_every=30", "--devices=1")
 
@@ -25,7 +25,7 @@ LONG = ("--steps=40", "--log_every=4", "--checkpoint_every=30", "--devices=1")
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
     monkeypatch.setitem(sys.modules, "train.toy.program", toy_program)
-    monkeypatch.setattr(evaluate, "PROGRAMS", ("vit", "toy"))
+    monkeypatch.setattr(programs, "PROGRAMS", ("vit", "toy"))
 
 
 def train(out: Path, *flags: str) -> int:

@@ -10,36 +10,19 @@ from typing import NamedTuple
 from pejax import ENCODINGS
 from pejax._parse import expression, outside_names
 from pejax.specs import parse_pattern
-from train.engine.config import RunConfig, require_at_least, split_list
-from train.engine.help import About
+from train.compare.command_line import PRESETS, CompareOptions, parser
+from train.engine.config import RunConfig, split_list
+from train.engine.options import require_rules
 from train.engine.outside import import_encodings
-from train.engine.parser import Parser, parse
+from train.engine.parser import parse
+from train.engine.programs import TRAINERS, program
 from train.engine.task import Program
-from train.evaluate import TRAINERS, program
-
-PRESETS = {"quick": {"pe": "learned,none,rope_mixed,alibi", "seeds": 1}}
-"""Presets of a comparison; others are those of the trainer."""
 
 OWN = ("seed", "out", "resume", "overwrite", "stop_at", "hosts", "extend", "validation", "pe", "preset")
 """Options of a trainer that the comparison sets itself, for every run."""
 
 SPREAD = 0.1
 """Default fraction of the training data by which candidates of a sweep are chosen."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CompareOptions:
-    """Train every encoding with the same budget, data order and seeds, and print one table.
-
-    All other options are those of the trainer, the same for every run: --epochs=2, --data=glyphs, --preset=table.
-    """
-
-    pe: str = "all"  # encodings, separated by commas: "rope,alibi(slope_scale=2),my_module:mine"; all = every one
-    seeds: int = 3  # runs per encoding, with seeds 0, 1, 2, ...
-    extend: str = "none"  # extensions to evaluate with, separated by commas: "none,pi"
-    validation: float = -1.0  # fraction of the training data to choose candidates by; -1 = 0.1 with --sweep, else 0
-    jobs: int = 1  # runs at a time, each on one device; 1 = one run on all devices
-    out: str = ""  # folder of the comparison; empty = runs/compare-TASK
 
 
 class Candidate(NamedTuple):
@@ -119,25 +102,13 @@ def read(argv: Sequence[str] | None = None, docstring: str = "") -> Comparison:
         SystemExit: status 2, after a one-line message that names the option and the rule.
         ValueError: an option whose value breaks a rule.
     """
-    first, rest = _parser(CompareOptions(), docstring).parse_known_args(argv)
+    first, rest = parser(CompareOptions(), docstring).parse_known_args(argv)
     quick = PRESETS.get(first.preset)
     if quick:
-        first, rest = _parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
+        first, rest = parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
     elif first.preset:
         rest = [f"--preset={first.preset}", *rest]
     return make_comparison(first.task, first.options, first.sweep, rest)
-
-
-def _parser(default: CompareOptions, docstring: str = "") -> Parser:
-    parser = Parser("python -m train.compare", About(docstring))
-    parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
-    parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
-    parser.add_argument(
-        "--sweep", action="append", default=[], metavar="str",
-        help='settings to choose from, "alibi(slope_scale=1|2|4)" or "lr=1e-3|2e-3"; may be given several times',
-    )  # fmt: skip
-    parser.add_arguments(CompareOptions, dest="options", default=default)
-    return parser
 
 
 def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Sequence[str]) -> Comparison:
@@ -148,7 +119,7 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
     """
     if task not in TRAINERS:
         raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {task!r}")
-    require_at_least(options, 1, "seeds", "jobs")
+    require_rules(options)
     for word in argv:
         name = word.partition("=")[0].lstrip("-")
         if name in OWN and name != "preset":

@@ -134,7 +134,7 @@ def require_own(comparison: Comparison, run: Run) -> None:
         return
     wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
     try:
-        require_same(load_config(type(wanted), run.folder), wanted)
+        require_same(load_config(type(wanted), run.folder), wanted, resumed=False)
     except ValueError as differs:
         raise ValueError(f"{run.folder} must hold a run of this comparison: {differs}; give another --out") from None
 

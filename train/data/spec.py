@@ -2,12 +2,11 @@
 
 import difflib
 import inspect
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pejax.specs import parse_call
+from train.data.path_check import require_no_path
 
 Table = Mapping[str, Callable[..., Any]]
 """The names that a spec may use, and the functions they call."""
@@ -33,7 +32,7 @@ def parse_data(spec: str, table: Table, supplied: Sequence[str] = ()) -> tuple[s
     if spec.isidentifier() and "tfds" in table and not difflib.get_close_matches(spec, table, n=1):
         known = f"unknown data {spec!r}; known: {', '.join(table)}"
         raise ValueError(f"{known}. A data set of tensorflow_datasets that is prepared is 'tfds:{spec}'")
-    _refuse_path(spec, table)
+    require_no_path(spec, table)
     name, options = parse_call(name if short else spec, table, what=FORMS, supplied=supplied)
     arguments = [one for one in inspect.signature(table[name]).parameters.values() if one.name not in supplied]
     if short:
@@ -45,15 +44,3 @@ def parse_data(spec: str, table: Table, supplied: Sequence[str] = ()) -> tuple[s
         if one.default is one.empty and one.name not in options:
             raise ValueError(f"{name} needs {one.name}: {name}:VALUE or {name}({one.name}=...), got {spec!r}")
     return name, options
-
-
-def _refuse_path(spec: str, table: Table) -> None:
-    """Raise ValueError for a path in place of data, with the name of data that has this form in front of it."""
-    before = spec.partition("(")[0]
-    looks_like_one = os.path.exists(spec) or re.search(r"[/\\]|\.\w{2,5}$", before)
-    if not looks_like_one or before.partition(":")[0] in table:
-        return
-    form = "jsonl" if spec.endswith((".jsonl", ".json")) else "file"
-    reader = next((name for name in (form, "folder") if name in table), "")
-    hint = f"; did you mean {reader}:{spec}?" if reader else ""
-    raise ValueError(f"data must be the name of data, and a path after a colon, got {spec!r}{hint}")

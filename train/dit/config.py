@@ -1,10 +1,10 @@
 """The settings of a run of `train.dit`, their presets and rules."""
 
-import dataclasses
 import re
 from typing import Any, Self
 
-from train.engine.config import RunConfig, require_at_least, require_choice, split_list
+from train.engine.config import RunConfig, split_list
+from train.engine.options import option, options
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
@@ -20,14 +20,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-MODEL_FIELDS = ("pe", "patch", "width", "layers", "heads", "mlp_ratio")
-"""Fields that determine the shapes of the parameters, except for the image size."""
-
 Shape = tuple[int, ...]
 """Height and width of a picture, pixels, or frames, height and width of a video."""
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class Config(RunConfig):
     """Train a diffusion transformer on pictures of one size or videos, then sample larger or longer ones; measure them.
 
@@ -36,42 +33,67 @@ class Config(RunConfig):
 
     program = "dit"
     presets = PRESETS
-    model_fields = MODEL_FIELDS
-    inherited = ("data", "size", "frames")
-    later = (*RunConfig.later, "frames")
+    readers = ("folder",)
     first = ("preset", "pe", "data", "steps", "size", "frames", "extend", "eval_shapes", "out", "resume")
-    run_fields = (*RunConfig.run_fields, "eval_shapes", "guidance", "sampler", "sampling_steps")
 
-    preset: str = (
-        "demo"  # demo: letters, on two cores; gpu: clothes at patches of 2; video: moving letters; these on a GPU
+    preset: str = option(
+        "demo", "demo: letters, on two cores; gpu: clothes at patches of 2; video: moving letters; these on a GPU"
     )
-    pe: str = "rope_axial"  # positional encoding: "rope_axial(base=50)", "learned+rope", your own: "my_module:mine"
-    data: str = "glyphs"  # glyphs, fashion, folder:PATH (a subfolder per class), tfds:NAME; videos: moving_glyphs
-    init: str = ""  # run folder whose trained weights training starts from
-    width: int = 96  # channels of the residual stream
-    layers: int = 4  # transformer layers
-    batch: int = 32  # images or videos per step, over all devices
-    lr: float = 2e-3  # peak learning rate
-    weight_decay: float = 0.0  # weight decay, of kernels only
-    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
-    ema: float = 0.999  # decay of an exponential moving average of the weights, which samples; 0 = none
-    eval_limit: int = 256  # pictures or videos to sample per shape and extension
-    extend: str = ""  # at other sizes: none, pi, ntk, ..., with commas; empty = the usual ones that the encoding has
+    pe: str = option(
+        "rope_axial",
+        'positional encoding: "rope_axial(base=50)", "learned+rope", your own: "my_module:mine"',
+        shape=True,
+    )
+    data: str = option(
+        "glyphs", "glyphs, fashion, folder:PATH (a subfolder per class), tfds:NAME; videos: moving_glyphs"
+    )
+    init: str = option("", "run folder whose trained weights training starts from")
+    width: int = option(96, "channels of the residual stream")
+    layers: int = option(4, "transformer layers")
+    batch: int = option(32, "images or videos per step, over all devices")
+    lr: float = option(2e-3, "peak learning rate")
+    weight_decay: float = option(0.0, "weight decay, of kernels only")
+    clip: float = option(1.0, "clip the gradient to this global norm; 0 = no clipping")
+    ema: float = option(0.999, "decay of an exponential moving average of the weights, which samples; 0 = none")
+    eval_limit: int = option(256, "pictures or videos to sample per shape and extension")
+    extend: str = option(
+        "", "at other sizes: none, pi, ntk, ..., with commas; empty = the usual ones that the encoding has"
+    )
 
-    size: int = 28  # side of the training images, pixels
-    frames: int = 0  # frames of the training videos; 0 = pictures
-    patch: int = 4  # side of a patch, pixels
-    mlp_ratio: int = 4  # channels inside the MLP, as a multiple of the width
+    size: int = option(28, "side of the training images, pixels", "data", at_least=1, copied=True)
+    frames: int = option(0, "frames of the training videos; 0 = pictures", "data", at_least=0, copied=True, late=True)
+    patch: int = option(4, "side of a patch, pixels", "model", at_least=1, shape=True)
+    mlp_ratio: int = option(4, "channels inside the MLP, as a multiple of the width", "model", at_least=1, shape=True)
 
-    steps: int = 12_000  # training steps
-    warmup: int = 200  # steps of linear warm-up
-    times: str = "logit_normal"  # distribution of the time in training: logit_normal or uniform
-    class_dropout: float = 0.1  # fraction of training images without their class, for guidance
+    steps: int = option(12_000, "training steps", "training", at_least=1)
+    warmup: int = option(200, "steps of linear warm-up", "training", at_least=0, tuned=True)
+    times: str = option(
+        "logit_normal",
+        "distribution of the time in training: logit_normal or uniform",
+        "training",
+        choices=("logit_normal", "uniform"),
+    )
+    class_dropout: float = option(
+        0.1, "fraction of training images without their class, for guidance", "training", at_least=0, below=1
+    )
 
-    eval_shapes: str = ""  # "28,42,28x56", height x width, empty = 1, 1.5, 2 times --size, 1 x 2; videos: "16x28x28"
-    guidance: float = 2.0  # scale of classifier-free guidance; 1 = none
-    sampler: str = "euler"  # euler, or heun: two evaluations per step
-    sampling_steps: int = 20  # steps from noise to a picture
+    eval_shapes: str = option(
+        "",
+        '"28,42,28x56", height x width, empty = 1, 1.5, 2 times --size, 1 x 2; videos: "16x28x28"',
+        "evaluation and reports",
+        free=True,
+    )
+    guidance: float = option(
+        2.0, "scale of classifier-free guidance; 1 = none", "evaluation and reports", at_least=0, free=True
+    )
+    sampler: str = option(
+        "euler",
+        "euler, or heun: two evaluations per step",
+        "evaluation and reports",
+        choices=("euler", "heun"),
+        free=True,
+    )
+    sampling_steps: int = option(20, "steps from noise to a picture", "evaluation and reports", at_least=1, free=True)
 
     @property
     def trained(self) -> str:
@@ -105,20 +127,12 @@ class Config(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "size", "patch", "mlp_ratio", "steps", "sampling_steps")
-        require_at_least(self, 0, "warmup", "guidance", "frames")
         if self.eval_limit < 2:
             rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"
             raise ValueError(f"{rule}, got {self.eval_limit}")
-        if not 0 <= self.class_dropout < 1:
-            raise ValueError(f"class_dropout must be a fraction from 0 to below 1, got {self.class_dropout}")
         if self.guidance != 1 and not self.class_dropout:
             rule = "guidance must be 1 with class_dropout=0, because the model has not learned pictures of no class"
             raise ValueError(f"{rule}, got {self.guidance}")
-        if self.extend:
-            split_list(self.extend, "extend")
-        require_choice(self, "times", "logit_normal", "uniform")
-        require_choice(self, "sampler", "euler", "heun")
         for side in {side for shape in self.shapes for side in shape[-2:]}:
             if side < self.patch or side % self.patch:
                 raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")

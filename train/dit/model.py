@@ -15,8 +15,8 @@ from train.dit.config import Config, Shape
 from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
 from train.dit.pictures import size_of, spread, true_pictures
 from train.engine import attention_entropy
-from train.engine.config import split_list
 from train.engine.loop import Metrics
+from train.engine.options import names_of
 from train.engine.task import Split, laws, layer_params
 
 SUMS = ("loss", "count")
@@ -51,7 +51,7 @@ class Sampler(Split[DiT]):
 
     def __init__(self, config: Config, channels: int, classes: int) -> None:
         self.config = config
-        sizes = {name: getattr(config, name) for name in config.model_fields if name != "pe"}
+        sizes = {name: getattr(config, name) for name in names_of(config, "shape") if name != "pe"}
         make = partial(
             dit, image_size=config.size, channels=channels, classes=classes, pe=config.pattern, dtype=config.dtype,
             frames=config.frames, **sizes,
@@ -60,7 +60,7 @@ class Sampler(Split[DiT]):
         super().__init__(lambda rngs: DiT(self.dit, rngs=rngs))
         self.dims = self.prototype.dims
         self.usual = OF_VIDEOS if config.frames else EXTENSIONS
-        chosen = split_list(config.extend, "extend") if config.extend else tuple(filter(self._has, self.usual))
+        chosen = config.extensions or tuple(filter(self._has, self.usual))
         self.extended: dict[str, Split[DiT]] = {
             extend: self
             if extend == "none"

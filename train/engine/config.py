@@ -1,104 +1,181 @@
-"""The settings of a run: fields of every program, and their rules."""
+"""The settings of a run: the options of every trainer, and their rules.
+
+Nothing here is heavy to import; the few rules that need the library import it when they are asked.
+"""
 
 import dataclasses
 import functools
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from pejax._parse import outside_names
-from pejax.models.execution import REMAT
-from pejax.specs import LayerPattern, parse_pattern
-from train.devices.hosts import parse_hosts
-from train.devices.mesh import parse_mesh
-from train.engine.metrics import parse_profile
+from train.engine.options import names_of, option, options, require_rules
 
-RUN_FIELDS = (
-    "out", "resume", "overwrite", "stop_at", "checkpoint_every", "log_every", "spike", "profile", "eval_limit",
-    "extend", "hosts", "devices", "mesh", "remat",
-)  # fmt: skip
-"""Fields of every program that may change when a run is resumed or evaluated."""
+if TYPE_CHECKING:
+    from pejax.specs import LayerPattern
 
 FIRST = ("preset", "pe", "data", "steps", "length", "extend", "eval_lengths", "seed", "out", "resume")
 """Options that matter most, where a program does not say others."""
 
-OPTIMIZERS = ("adamw", "lamb")
 
-_pattern = functools.cache(parse_pattern)  # a command reads its encodings in many places
+@functools.cache  # a command reads its encodings in many places
+def _pattern(pe: str) -> "LayerPattern":
+    from pejax.specs import parse_pattern
+
+    return parse_pattern(pe)
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class RunConfig:
-    """The fields of every program's config; each program has a frozen subclass with the fields it adds.
-
-    The comment after a field is its text in `--help`.
+    """The options of every trainer; each has a class of its own with those that it adds.
 
     Attributes:
         program: name of its package, `python -m train.PROGRAM`.
         presets: settings of each `--preset`.
-        model_fields: fields that determine the shapes of the parameters: copied from the run `init`, and must equal it.
-        inherited: fields that are copied from the run `init` too, and may be overridden.
-        run_fields: fields that may change when a run is resumed or evaluated, since they do not affect the weights.
-        trained_with: run fields that do affect the weights: an evaluation may change them, a resumed run may not.
-        later: fields that runs of earlier versions did not store; their defaults describe those runs.
+        former: options that earlier versions had and that changed nothing, with their defaults then.
         budget: field of the amount of training.
         first: options that matter most, which come first in `--help`.
+        readers: names of data that read a path.
     """
 
     program: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    model_fields: ClassVar[tuple[str, ...]]
-    inherited: ClassVar[tuple[str, ...]] = ("data",)
-    run_fields: ClassVar[tuple[str, ...]] = RUN_FIELDS
-    trained_with: ClassVar[tuple[str, ...]] = ()
-    later: ClassVar[tuple[str, ...]] = ("validation", "restarts")
+    former: ClassVar[Mapping[str, Any]] = {}
     budget: ClassVar[str] = "steps"
     first: ClassVar[tuple[str, ...]] = FIRST
+    readers: ClassVar[tuple[str, ...]] = ()
 
-    preset: str = ""
-    pe: str = "rope"  # encoding: "rope(base=100)"; "learned+rope"; over layers "rope*3+none*1"; own: "my_module:mine"
-    data: str = ""
-    seed: int = 0  # random seed of the initial weights, the order of the data and everything random in training
-    out: str = ""  # run folder; empty = runs/PE-DATA-SEED
-    resume: bool = False  # resume from the newest checkpoint; a finished run takes more --steps (vit: --epochs)
-    restarts: tuple[int, ...] = dataclasses.field(default=(), metadata={"cmd": False})  # amounts before more were given
-    overwrite: bool = False  # delete an earlier run in the run folder
-    init: str = ""  # run folder whose trained weights training starts from
+    preset: str = option("", "", "run", series=True)
+    pe: str = option(
+        "rope",
+        'encoding: "rope(base=100)"; "learned+rope"; over layers "rope*3+none*1"; own: "my_module:mine"',
+        "encoding",
+        series=True,
+    )
+    data: str = option("", "", "data", copied=True)
+    seed: int = option(
+        0,
+        "random seed of the initial weights, the order of the data and everything random in training",
+        "run",
+        at_least=0,
+        at_most=2**32 - 1,
+        series=True,
+    )
+    out: str = option("", "run folder; empty = runs/PE-DATA-SEED", "run", free=True)
+    resume: bool = option(
+        False, "resume from the newest checkpoint; a finished run takes more --steps (vit: --epochs)", "run", free=True
+    )
+    restarts: tuple[int, ...] = option((), recorded=True, late=True)  # amounts of training before more were given
+    overwrite: bool = option(False, "delete an earlier run in the run folder", "run", free=True)
+    init: str = option("", "run folder whose trained weights training starts from", "run", series=True)
 
-    width: int = 64  # channels of the residual stream
-    layers: int = 3  # transformer layers
-    heads: int = 4  # attention heads
-    dtype: str = "float32"  # float32 or bfloat16: type of the computation; parameters are float32
+    width: int = option(64, "channels of the residual stream", "model", at_least=1, shape=True)
+    layers: int = option(3, "transformer layers", "model", at_least=1, shape=True)
+    heads: int = option(4, "attention heads", "model", at_least=1, shape=True)
+    dtype: str = option(
+        "float32",
+        "float32 or bfloat16: type of the computation; parameters are float32",
+        "devices and memory",
+        choices=("float32", "bfloat16"),
+    )
 
-    batch: int = 48  # examples per step, over all devices
-    optimizer: str = "adamw"  # adamw or lamb
-    lr: float = 2e-3  # peak learning rate
-    lr_end: float = 0.0  # learning rate at the end of the cosine decay
-    weight_decay: float = 0.05  # weight decay, of kernels only
-    clip: float = 0.0  # clip the gradient to this global norm; 0 = no clipping
-    accumulate: int = 1  # gradient accumulation: parts per batch, computed one after another to save memory
-    ema: float = 0.0  # decay of an exponential moving average of the weights, used in evaluation; 0 = none
+    batch: int = option(48, "examples per step, over all devices", "training", at_least=1)
+    optimizer: str = option("adamw", "adamw or lamb", "training", choices=("adamw", "lamb"), tuned=True)
+    lr: float = option(2e-3, "peak learning rate", "training", above=0, tuned=True)
+    lr_end: float = option(0.0, "learning rate at the end of the cosine decay", "training", at_least=0, tuned=True)
+    weight_decay: float = option(0.05, "weight decay, of kernels only", "training", at_least=0, tuned=True)
+    clip: float = option(
+        0.0, "clip the gradient to this global norm; 0 = no clipping", "training", at_least=0, tuned=True
+    )
+    accumulate: int = option(
+        1,
+        "gradient accumulation: parts per batch, computed one after another to save memory",
+        "devices and memory",
+        at_least=1,
+    )
+    ema: float = option(
+        0.0,
+        "decay of an exponential moving average of the weights, used in evaluation; 0 = none",
+        "training",
+        at_least=0,
+        below=1,
+    )
 
-    hosts: str = ""  # processes: auto (SLURM, GKE, Cloud TPU) or ADDRESS:PORT,N,I for process I of N; empty = one
-    devices: int = 0  # number of devices; 0 = all (on a CPU: as many cores as divide the batch)
-    mesh: str = ""  # device mesh: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all devices on data
-    remat: str = "none"  # rematerialization: none, products (save only matmul outputs) or full
+    hosts: str = option(
+        "",
+        "processes: auto (SLURM, GKE, Cloud TPU) or ADDRESS:PORT,N,I for process I of N; empty = one",
+        "devices and memory",
+        free=True,
+    )
+    devices: int = option(
+        0,
+        "number of devices; 0 = all (on a CPU: as many cores as divide the batch)",
+        "devices and memory",
+        at_least=0,
+        free=True,
+    )
+    mesh: str = option(
+        "",
+        'device mesh: "data=4,fsdp=2,tensor=1,sequence=1"; empty = all devices on data',
+        "devices and memory",
+        free=True,
+    )
+    remat: str = option(
+        "none",
+        "rematerialization: none, products (save only matmul outputs) or full",
+        "devices and memory",
+        choices=("none", "products", "full"),
+        free=True,
+    )
 
-    checkpoint_every: int = 500  # steps between checkpoints
-    log_every: int = 50  # steps between reports
-    spike: float = 0.0  # stop when the loss exceeds this multiple of the median of the last 32 losses; 0 = off
-    profile: str = ""  # STEP:COUNT: profile COUNT steps from STEP on, for TensorBoard or Perfetto
-    stop_at: int = 0  # save and stop at this step, like an interrupted run; 0 = never
-    eval_limit: int = 0  # test examples to evaluate on; 0 = all
-    validation: float = 0.0  # fraction of the training data that is evaluated on, in place of training on it; 0 = none
-    extend: str = "none"  # context extension in evaluation beyond the trained length or size
+    checkpoint_every: int = option(500, "steps between checkpoints", "run", at_least=1, free=True)
+    log_every: int = option(50, "steps between reports", "evaluation and reports", at_least=1, free=True)
+    spike: float = option(
+        0.0,
+        "stop when the loss exceeds this multiple of the median of the last 32 losses; 0 = off",
+        "training",
+        at_least=0,
+        free=True,
+    )
+    profile: str = option(
+        "",
+        "STEP:COUNT: profile COUNT steps from STEP on, for TensorBoard or Perfetto",
+        "evaluation and reports",
+        free=True,
+    )
+    stop_at: int = option(
+        0, "save and stop at this step, like an interrupted run; 0 = never", "run", at_least=0, free=True
+    )
+    eval_limit: int = option(
+        0, "test examples to evaluate on; 0 = all", "evaluation and reports", at_least=0, free=True
+    )
+    validation: float = option(
+        0.0,
+        "fraction of the training data that is evaluated on, in place of training on it; 0 = none",
+        "data",
+        at_least=0,
+        below=1,
+        series=True,
+        late=True,
+    )
+    extend: str = option(
+        "none", "context extension in evaluation beyond the trained length or size", "evaluation and reports", free=True
+    )
 
     @property
-    def pattern(self) -> LayerPattern:
+    def pattern(self) -> "LayerPattern":
         """The encodings of all layers."""
         return _pattern(self.pe)
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The context extensions of the evaluation, in the order given; where training has one, it is the first.
+
+        Raises:
+            ValueError: `extend` is no list.
+        """
+        return split_list(self.extend, "extend") if self.extend else ()
 
     @property
     def trained(self) -> str:
@@ -122,24 +199,12 @@ class RunConfig:
         Raises:
             ValueError: naming the field, the rule and the value.
         """
-        _ = self.pattern
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{field.name} must be a finite number, got {value}")
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, int) and one >= 2**31 and field.name != "seed":
-                    raise ValueError(f"{field.name} must be below {2**31}, got {one}")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must be from 0 to {2**32 - 1}, got {self.seed}")
-        require_at_least(self, 1, "width", "layers", "heads", "batch", "accumulate", "checkpoint_every", "log_every")
-        require_at_least(self, 0, "weight_decay", "clip", "spike", "lr_end", "devices", "stop_at", "eval_limit")
-        if self.lr <= 0:
-            raise ValueError(f"lr must be positive, got {self.lr}")
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation must be a fraction from 0 to below 1, got {self.validation}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be from 0 to below 1, got {self.ema}")
+        from train.devices.hosts import parse_hosts
+        from train.devices.mesh import parse_mesh
+        from train.engine.metrics import parse_profile
+
+        _ = self.pattern, self.extensions
+        require_rules(self)
         if self.batch % self.accumulate:
             raise ValueError(f"batch must be a multiple of accumulate={self.accumulate}, got {self.batch}")
         if self.mesh:
@@ -147,25 +212,16 @@ class RunConfig:
         parse_profile(self.profile)
         if self.hosts not in ("", "auto"):
             parse_hosts(self.hosts)
-        require_choice(self, "optimizer", *OPTIMIZERS)
-        require_choice(self, "dtype", "float32", "bfloat16")
-        require_choice(self, "remat", *REMAT)
         return self
+
+    def weights_settings(self) -> dict[str, Any]:
+        """Return the settings that the weights depend on, by name: of a list of extensions, the one in training."""
+        free = {*names_of(self, "free")} - {*names_of(self, "trains")}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
+        return {**values, "extend": self.extensions[0]} if "extend" in values and self.extensions else values
 
 
 Kind = TypeVar("Kind", bound=RunConfig)
-
-
-def require_at_least(config: Any, least: int, *names: str) -> None:
-    """Check that fields are at least `least`.
-
-    Raises:
-        ValueError: naming the field, the rule and the value.
-    """
-    rule = "not be negative" if least == 0 else f"be at least {least}"
-    for name in names:
-        if getattr(config, name) < least:
-            raise ValueError(f"{name} must {rule}, got {getattr(config, name)}")
 
 
 def require_choice(config: Any, name: str, *choices: str) -> None:
@@ -186,11 +242,6 @@ def run_folder(config: RunConfig) -> Path:
 def specs_of(config: RunConfig) -> dict[str, str]:
     """Return the encodings of a config by field."""
     return {name: getattr(config, name) for name in ("pe", "decoder_pe", "cross_pe") if hasattr(config, name)}
-
-
-def own_specs(config: RunConfig) -> dict[str, str]:
-    """Return, by field, those that name an encoding in a module of the user's."""
-    return {name: spec for name, spec in specs_of(config).items() if outside_names(spec)}
 
 
 def split_list(text: str, name: str) -> tuple[str, ...]:

@@ -4,34 +4,12 @@ import argparse
 import dataclasses
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from simple_parsing import SimpleHelpFormatter
 from simple_parsing.helpers.custom_actions import BooleanOptionalAction
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "encoding": (
-        "pe", "decoder_pe", "cross", "cross_pe", "extent", "position_shift", "position_jitter", "position_rescale",
-        "position_noise",
-    ),
-    "data": ("data", "size", "length", "windows", "validation", "model"),
-    "model": (
-        "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
-        "patch", "mlp_ratio", "pool", "registers", "layer_scale",
-    ),
-    "training": (
-        "method", "rank", "epochs", "steps", "batch", "optimizer", "lr", "lr_end", "warmup", "weight_decay", "clip",
-        "ema", "loss", "label_smoothing", "stochastic_depth", "times", "class_dropout", "spike",
-    ),
-    "augmentation": ("crop", "flip", "rand_augment", "three_augment", "repeats", "mixup", "cutmix", "erasing"),
-    "run": ("preset", "seed", "init", "out", "resume", "overwrite", "stop_at", "checkpoint_every"),
-    "evaluation and reports": (
-        "eval_sizes", "eval_shapes", "eval_lengths", "eval_stride", "eval_limit", "extend", "guidance", "sampler",
-        "sampling_steps", "log_every", "probe_every", "profile",
-    ),
-    "devices and memory": ("hosts", "devices", "mesh", "dtype", "accumulate", "remat"),
-}  # fmt: skip
-"""Options of the trainers by the title of their group."""
+from train.engine.options import GROUPS
 
 EXAMPLES = 3
 """Most examples that are shown."""
@@ -44,10 +22,12 @@ class About:
     Args:
         docstring: of the program's module: a sentence, examples in indented lines, then paragraphs.
         first: names of the options that matter most, which come first; empty = all options are in one list.
+        groups: titles of the groups of the others, by their names.
     """
 
     docstring: str
     first: tuple[str, ...] = ()
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -110,14 +90,12 @@ def _example(line: str, width: int) -> str:
     return "\n".join([command, *textwrap.wrap(told.strip(), width, initial_indent=indent, subsequent_indent=indent)])
 
 
-def sections(actions: Iterable[argparse.Action], first: Sequence[str]) -> dict[str, list[argparse.Action]]:
+def sections(actions: Iterable[argparse.Action], about: About) -> dict[str, list[argparse.Action]]:
     """Return the options by the titles of their sections, without empty ones."""
-    left = {action.dest.rpartition(".")[2]: action for action in actions}
-    found: dict[str, list[argparse.Action]] = {}
-    found["arguments"] = [left.pop(name) for name, action in [*left.items()] if not action.option_strings]
-    if first:
-        found["the options that matter first"] = [left.pop(name) for name in first]
-        for title, names in GROUPS.items():
-            found[title] = [left.pop(name) for name in names if name in left]
-    found["other options" if first else "options"] = list(left.values())
-    return {title: members for title, members in found.items() if members}
+    rest = {action.dest.rpartition(".")[2]: action for action in actions}
+    arguments = [rest.pop(name) for name, action in [*rest.items()] if not action.option_strings]
+    first = [rest.pop(name) for name in about.first]
+    groups = {title: [rest.pop(name) for name in [*rest] if about.groups.get(name) == title] for title in GROUPS}
+    others = "other options" if first else "options"
+    titled = {"arguments": arguments, "the options that matter first": first, **groups, others: [*rest.values()]}
+    return {title: members for title, members in titled.items() if members}

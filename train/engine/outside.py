@@ -18,7 +18,7 @@ from pathlib import Path
 from pejax import ENCODINGS, Encoding, register_encoding
 from pejax._parse import expression, outside_names
 from pejax._register import try_encoding
-from train.engine.config import RunConfig, own_specs, run_folder, specs_of
+from train.engine.config import RunConfig, run_folder, specs_of
 from train.engine.run_files import written_steps
 
 NO_PATHS = ("key", "on_error", "separator", "test")
@@ -59,6 +59,11 @@ def _paths(word: ast.keyword) -> list[str]:
         return []
     texts = [one.value for one in ast.walk(word.value) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     return [text for text in texts if word.arg != "tokenizer" or not re.fullmatch(TOKENIZERS, text)]
+
+
+def own_specs(config: RunConfig) -> dict[str, str]:
+    """Return, by field, the encodings of a config that are in modules of the user's."""
+    return {name: spec for name, spec in specs_of(config).items() if outside_names(spec)}
 
 
 def own_encodings(config: RunConfig) -> tuple[str, ...]:

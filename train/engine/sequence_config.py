@@ -1,13 +1,12 @@
 """The settings that `train.lm` and `train.seq2seq` have in common: a transformer over tokens."""
 
-import dataclasses
 from typing import Any, ClassVar, Self
 
-from pejax.models.configs.recipes import STYLES
-from train.engine.config import RunConfig, require_at_least, require_choice
+from train.engine.config import RunConfig
+from train.engine.options import option, options
 
 
-@dataclasses.dataclass(frozen=True)
+@options
 class SequenceConfig(RunConfig):
     """The fields of a program that trains on sequences of tokens.
 
@@ -17,17 +16,20 @@ class SequenceConfig(RunConfig):
 
     eval_factors: ClassVar[tuple[float, ...]]
 
-    length: int = 128  # tokens of a training example
-    kv_heads: int = 0  # key/value heads; 0 = as many as heads
-    hidden: int = 0  # channels inside the MLP; 0 = 8/3 or 4 times the width
-    style: str = "llama"  # llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)
-    qk_norm: bool = False  # RMSNorm of queries and keys
-    soft_cap: float = 0.0  # soft cap of the attention logits; 0 = none
-    tied: bool = False  # use the embedding table as the output layer
+    length: int = option(128, "tokens of a training example", "data", at_least=1)
 
-    steps: int = 1500  # training steps
-    warmup: int = 100  # steps of linear warm-up
-    eval_lengths: tuple[int, ...] = ()  # lengths to evaluate at, tokens; empty = fixed multiples of --length
+    steps: int = option(1500, "training steps", "training")
+    warmup: int = option(100, "steps of linear warm-up", "training", at_least=0, tuned=True)
+    extend: str = option(
+        "none", "context extension in training and evaluation; after commas, others to evaluate with, too", trains=True
+    )
+    eval_lengths: tuple[int, ...] = option(
+        (),
+        "lengths to evaluate at, tokens; empty = fixed multiples of --length",
+        "evaluation and reports",
+        at_least=1,
+        free=True,
+    )
 
     @property
     def trained(self) -> str:
@@ -52,20 +54,36 @@ class SequenceConfig(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "length")
-        require_at_least(self, 0, "warmup", "kv_heads", "hidden", "soft_cap")
-        require_choice(self, "style", *STYLES)
-        if min(self.lengths) < 1:
-            raise ValueError(f"eval_lengths must be at least 1, got {min(self.lengths)}")
+        if not self.extensions:
+            raise ValueError("extend must be none or an extension, got ''")
         return self
 
 
-def model_options(config: SequenceConfig) -> dict[str, Any]:
+@options
+class ModelConfig(SequenceConfig):
+    """The options of a program that makes its transformer itself."""
+
+    kv_heads: int = option(0, "key/value heads; 0 = as many as heads", "model", at_least=0, shape=True)
+    hidden: int = option(0, "channels inside the MLP; 0 = 8/3 or 4 times the width", "model", at_least=0, shape=True)
+    style: str = option(
+        "llama",
+        "llama (RMSNorm, SwiGLU, no biases) or gpt2 (LayerNorm, GELU, biases)",
+        "model",
+        choices=("llama", "gpt2"),
+        shape=True,
+    )
+    qk_norm: bool = option(False, "RMSNorm of queries and keys", "model", shape=True)
+    soft_cap: float = option(0.0, "soft cap of the attention logits; 0 = none", "model", at_least=0, shape=True)
+    tied: bool = option(False, "use the embedding table as the output layer", "model", shape=True)
+
+
+def model_options(config: ModelConfig) -> dict[str, Any]:
     """Return the arguments that `pejax.models.decoder` and `encoder_decoder` have in common."""
-    same = ("width", "heads", "extend", "style", "qk_norm", "tied", "dtype")
+    same = ("width", "heads", "style", "qk_norm", "tied", "dtype")
     zero_is_none = ("kv_heads", "hidden", "soft_cap")
     return {
         "pe": config.pattern,
+        "extend": config.extensions[0],
         **{name: getattr(config, name) for name in same},
         **{name: getattr(config, name) or None for name in zero_is_none},
     }

@@ -251,7 +251,7 @@ def restored_state(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored), also=config.trained_with)
+        require_same(stored, as_of(config, stored), resumed=True)
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
@@ -345,7 +345,7 @@ def restore_params(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored))
+        require_same(stored, as_of(config, stored), resumed=False)
 
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()

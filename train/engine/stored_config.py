@@ -10,13 +10,15 @@ Beside the fields of the program it holds
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pejax
 from train.engine.config import RunConfig
 from train.engine.files import read_object, write_atomic
+from train.engine.options import names_of
 
 FILE = "config.json"
 """Name of the file in a run folder."""
@@ -30,18 +32,26 @@ MARKS = ("program", "pejax", "run")
 UNMARKED = {"pe", "data", "seed", "out", "width", "layers", "heads", "batch", "lr", "checkpoint_every"}
 """Fields of every run of earlier versions, by which one without the marks is known."""
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 Kind = TypeVar("Kind", bound=RunConfig)
 
 
-def settings_digest(config: RunConfig) -> str:
+def settings_digest(config: RunConfig, stored: Mapping[str, Any] = NOTHING) -> str:
     """Return a digest of the settings that the weights of a run depend on.
 
-    Fields that runs of earlier versions lack count only where they are not at their default, so that it stays the same.
+    Settings that runs of earlier versions lack count only where they are not at their default, and options that those
+    had and that changed nothing count, so that the digest of such a run stays the same.
+
+    Args:
+        config: settings of the run.
+        stored: its config.json, for the values of former options.
     """
-    free, defaults = {*config.run_fields} - {*config.trained_with}, type(config)()
-    kept = lambda name, value: name not in free and not (name in config.later and value == getattr(defaults, name))
-    fixed = {name: value for name, value in dataclasses.asdict(config).items() if kept(name, value)}
-    content = json.dumps({"program": config.program, **fixed}, sort_keys=True)
+    late, default = names_of(config, "late"), type(config)()
+    settings = config.weights_settings()
+    settings = {name: value for name, value in settings.items() if name not in late or value != getattr(default, name)}
+    former = {name: stored.get(name, value) for name, value in config.former.items() if value is not None}
+    content = json.dumps({"program": config.program, **former, **settings}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -65,7 +75,7 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
     except ValueError as wrong:
         writer = " ".join(str(stored.get("pejax", "0.2.0 or earlier")).split())[:40]
         raise ValueError(f"{folder / FILE}, written by pejax {writer}: {wrong}") from None
-    if stored.get("run", settings_digest(config)) != settings_digest(config):
+    if stored.get("run", settings_digest(config)) != settings_digest(config, stored):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
     return config
 
@@ -113,7 +123,8 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
         ValueError: fields that this program does not have, missing ones, or a value of the wrong type.
     """
     defaults = dataclasses.asdict(kind())
-    stored = {**{name: defaults[name] for name in kind.later}, **stored}
+    late = {name: defaults[name] for name in names_of(kind, "late")}
+    stored = {**late, **{name: value for name, value in stored.items() if name not in kind.former}}
     if set(stored) != set(defaults):
         odd = sorted(set(stored) ^ set(defaults))[0]
         raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
@@ -126,21 +137,23 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     return kind(**values)
 
 
-def require_same(stored: Kind, config: Kind, also: Sequence[str] = ()) -> None:
+def require_same(stored: Kind, config: Kind, *, resumed: bool) -> None:
     """Check that a checkpoint was made with this config.
 
     Args:
         stored: the config in the checkpoint.
         config: settings of this run.
-        also: run fields that must be equal too.
+        resumed: whether training goes on from it: what an evaluation may change must be equal, too.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    for field in dataclasses.fields(config):
-        was, now = getattr(stored, field.name), getattr(config, field.name)
-        if (field.name in also or field.name not in config.run_fields) and was != now:
-            raise ValueError(f"the checkpoint was made with {field.name}={was!r}, this run has {field.name}={now!r}")
+    before, after = stored.weights_settings(), config.weights_settings()
+    for name in after:
+        if (resumed or name not in names_of(config, "free")) and before[name] != after[name]:
+            raise ValueError(
+                f"the checkpoint was made with {name}={before[name]!r}, this run has {name}={after[name]!r}"
+            )
 
 
 def as_of(config: Kind, stored: Kind) -> Kind:
@@ -163,7 +176,7 @@ def require_fitting(before: Kind, config: Kind) -> None:
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    for name in config.model_fields:
+    for name in names_of(config, "shape"):
         was, now = getattr(before, name), getattr(config, name)
         if was != now:
             raise ValueError(f"the model of {config.init} has {name}={was!r}, this run has {name}={now!r}")

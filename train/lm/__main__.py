@@ -1,11 +1,14 @@
 """Run `python -m train.lm`."""
 
 from train.devices.cpu import finish, prepare_cpu
-from train.engine.option_names import require_options
 
 if __name__ == "__main__":
-    require_options("lm.config", "engine.sequence_config", "engine.config")
     prepare_cpu()  # before anything heavy is imported
+
+    from train.engine.command_line import refuse_mistyped
+    from train.lm.config import Config
+
+    refuse_mistyped(Config)
 
     from train.lm.program import main
 

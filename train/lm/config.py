@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, Self
 
-from train.engine.config import RunConfig, require_at_least, require_choice
-from train.engine.sequence_config import SequenceConfig
+from train.engine.options import option, options
+from train.engine.sequence_config import ModelConfig, SequenceConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
@@ -29,14 +29,42 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-MODEL_FIELDS = (
-    "width", "layers", "heads", "kv_heads", "hidden", "style", "qk_norm", "soft_cap", "tied",
-)  # fmt: skip
-"""Fields that determine the shapes of the parameters, except for the encoding."""
+
+@options
+class TextConfig(SequenceConfig):
+    """The options of a program that trains a decoder on windows of text."""
+
+    readers = ("file", "jsonl")
+
+    windows: str = option(
+        "documents",
+        "documents: each window is read within one document; contiguous: across documents",
+        "data",
+        choices=("documents", "contiguous"),
+        late=True,
+    )
+    extent: int = option(
+        0,
+        "trained length that --extend starts from; 0 = --length, or that of the run --init",
+        "encoding",
+        at_least=0,
+        copied=True,
+        free=True,
+        trains=True,
+    )
+    eval_stride: int = option(
+        8,
+        "beyond the trained length, every Nth token is compared with a sliding context",
+        "evaluation and reports",
+        at_least=1,
+        free=True,
+    )
+    eval_limit: int = option(16, "held-out windows of the longest length to evaluate on; 0 = all")
+    steps: int = option(1500, "training steps; 0 = one pass over the training text", at_least=0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Config(SequenceConfig):
+@options
+class Config(TextConfig, ModelConfig):
     """Train a language model on text, then measure its perplexity at lengths it was not trained at.
 
     --preset sets all other options; explicitly given options override it.
@@ -44,33 +72,39 @@ class Config(SequenceConfig):
 
     program = "lm"
     presets = PRESETS
-    model_fields = MODEL_FIELDS
-    inherited = ("pe", "data", "length", "extent")
-    run_fields = (*RunConfig.run_fields, "extent", "eval_lengths", "eval_stride", "probe_every")
-    trained_with = ("extend", "extent")
     eval_factors = (0.5, 1, 2, 4, 8, 16)
-    later = (*RunConfig.later, "windows")
 
-    preset: str = "demo"  # demo: minutes on two cores; tinystories: 6 layers, width 384; gpt2_small; llama_7b
-    pe: str = "rope"  # positional encoding: "rope(base=500000)", "learned+rope", your own: "my_module:mine(option=1)"
-    data: str = "shakespeare"  # shakespeare, topics, file:PATH or FOLDER, jsonl:PATH, tfds:NAME, "NAME(tokenizer='a')"
-    windows: str = "documents"  # documents: each window is read within one document; contiguous: across documents
-    init: str = ""  # run folder whose trained weights training starts from; a rope run with --pe=none is DroPE
-    batch: int = 16  # windows per step, over all devices
-    lr: float = 3e-3  # peak learning rate
-    weight_decay: float = 0.1  # weight decay, of kernels only
-    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
-    eval_limit: int = 16  # held-out windows of the longest length to evaluate on; 0 = all
-    extend: str = "none"  # context extension: pi, linear, ntk, dynamic_ntk, yarn, longrope, slopes, resize, ...
+    preset: str = option("demo", "demo: minutes on two cores; tinystories: 6 layers, width 384; gpt2_small; llama_7b")
+    pe: str = option(
+        "rope",
+        'positional encoding: "rope(base=500000)", "learned+rope", your own: "my_module:mine(option=1)"',
+        copied=True,
+    )
+    data: str = option(
+        "shakespeare", "shakespeare, topics, file:PATH or FOLDER, jsonl:PATH, tfds:NAME, \"NAME(tokenizer='a')\""
+    )
+    init: str = option("", "run folder whose trained weights training starts from; a rope run with --pe=none is DroPE")
+    batch: int = option(16, "windows per step, over all devices")
+    lr: float = option(3e-3, "peak learning rate")
+    weight_decay: float = option(0.1, "weight decay, of kernels only")
+    clip: float = option(1.0, "clip the gradient to this global norm; 0 = no clipping")
+    extend: str = option(
+        "none", "context extension: pi, ntk, yarn, longrope, slopes, ...; after commas, others to evaluate with, too"
+    )
 
-    length: int = 128  # tokens of a training window
-    extent: int = 0  # trained length that --extend starts from; 0 = --length, or that of the run --init
-    width: int = 96  # channels of the residual stream
+    length: int = option(128, "tokens of a training window", "data", copied=True)
+    width: int = option(96, "channels of the residual stream")
 
-    steps: int = 1500  # training steps; 0 = one pass over the training text
-    probe_every: int = 250  # steps between measurements of the loss on positions 0 to L and L to 2L; 0 = never
-    eval_lengths: tuple[int, ...] = ()  # lengths to evaluate at, tokens; empty = 0.5, 1, 2, 4, 8, 16 times --length
-    eval_stride: int = 8  # beyond the trained length, every Nth token is compared with a sliding context
+    probe_every: int = option(
+        250,
+        "steps between measurements of the loss on positions 0 to L and L to 2L; 0 = never",
+        "evaluation and reports",
+        at_least=0,
+        free=True,
+    )
+    eval_lengths: tuple[int, ...] = option(
+        (), "lengths to evaluate at, tokens; empty = 0.5, 1, 2, 4, 8, 16 times --length", "evaluation and reports"
+    )
 
     def validated(self) -> Self:
         """Return the config after checking it, with its extent filled in.
@@ -79,8 +113,5 @@ class Config(SequenceConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "eval_stride")
-        require_choice(self, "windows", "documents", "contiguous")
-        require_at_least(self, 0, "steps", "probe_every", "extent")
-        extended = self.extend != "none" or any(spec.is_extended for spec in self.pattern.specs)
+        extended = self.extensions[0] != "none" or any(spec.is_extended for spec in self.pattern.specs)
         return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)

@@ -21,7 +21,7 @@ from train.data.text.loading import Corpus, evaluation_windows
 from train.devices.mesh import EVALUATED, evaluation_execution, limit_launches, put_batch, replicated_sharding
 from train.engine.intervals import packed
 from train.engine.progress import Evaluating
-from train.lm.config import Config
+from train.lm.config import TextConfig
 from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
@@ -90,7 +90,7 @@ def evaluate(
     return [found]
 
 
-def evaluation_regions(config: Config, corpus: Corpus) -> np.ndarray:
+def evaluation_regions(config: TextConfig, corpus: Corpus) -> np.ndarray:
     """Return the regions of held-out text that every length is evaluated on, `(regions, longest + 1)`.
 
     Raises:

@@ -12,9 +12,14 @@ The run folder then has config.json, environment.json, metrics.jsonl, tensorboar
 results.png.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+
+from jax.sharding import Mesh
+from rich.console import Console
 
 from pejax.models import TransformerConfig
 from train.data.text.loading import Corpus, load_text, packed_batches
@@ -22,7 +27,7 @@ from train.devices.flops import text_flops
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, params_from_init
-from train.lm.config import Config
+from train.lm.config import Config, TextConfig
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
 from train.lm.results import PerplexityResults
@@ -34,9 +39,12 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the text, the model or the encoding.
     """
-    require_supported(Language(config, vocab=256), config.length)  # settings are refused before data are read
+    extended = [dataclasses.replace(config, extend=extend).validated() for extend in config.extensions]
+    for each in extended:  # settings are refused before data are read
+        require_supported(Language(each, vocab=256), config.length)
     corpus = load_text(config.data, config.validation, config.windows)
-    language = Language(config, corpus.tokenizer.vocab)
+    languages = [Language(each, corpus.tokenizer.vocab) for each in extended]
+    language = languages[0]
     probe, unprobed = language.prober(corpus) if config.probe_every else (None, "")
     return text_task(
         config,
@@ -46,7 +54,7 @@ def make_task(config: Config) -> Task:
         laws=language.laws,
         init_split=lambda before: Language(before, corpus.tokenizer.vocab),
         params_from_init=lambda _, params: params_from_init(config, language.shapes, params),
-        evaluate=partial(evaluate, language, corpus),
+        evaluate=partial(evaluate_all, languages, corpus),
         probe=probe,
         notes=(unprobed,) if unprobed else (),
         probe_every=config.probe_every,
@@ -54,7 +62,15 @@ def make_task(config: Config) -> Task:
     )
 
 
-def text_task(config: Config, corpus: Corpus, language: Any, model: TransformerConfig, **others: Any) -> Task:
+def evaluate_all(
+    languages: Sequence[Language], corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
+) -> list[PerplexityResults]:
+    """Return the perplexity at every evaluation length, with each extension."""
+    evaluations = [evaluate(each, corpus, params, step=step, mesh=mesh, console=console) for each in languages]
+    return list(itertools.chain(*evaluations))
+
+
+def text_task(config: TextConfig, corpus: Corpus, language: Any, model: TransformerConfig, **others: Any) -> Task:
     """Return the task of training a decoder on windows of text.
 
     Args:

@@ -11,7 +11,6 @@ All other options are those of the program, and so is the step, but on shapes: n
 Without --mesh, meshes are tried in the order of their estimates until one fits. The exit status is 1 if none fits.
 """
 
-import dataclasses
 import re
 import sys
 from collections.abc import Sequence
@@ -24,15 +23,15 @@ from rich.console import Console
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
 from train.dit import config as dit_config
-from train.engine.config import require_at_least
-from train.engine.help import About
-from train.engine.parser import Parser, parse
+from train.engine.options import require_rules
+from train.engine.parser import parse
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.lm import config as lm_config
 from train.plan.abstract_step import AbstractStep, compile_step, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.collectives import Collectives, collectives
 from train.plan.estimate import Estimate, Sizes, estimate, ranked
+from train.plan.options import PlanOptions, parser
 from train.plan.report import (
     describe,
     mesh_text,
@@ -49,17 +48,6 @@ from train.vit import config as vit_config
 
 ATTEMPTS = 4
 """Maximum number of meshes that are compiled."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanOptions:
-    """Report whether a training step fits on a machine, and a lower bound on its time."""
-
-    topology: str  # a TPU slice, v5p:8x8x8 (v5e, v5p, v6e, tpu7x), or GPUs, h100:64 (a100, h100, h200, b200)
-    vocab: int = 32000  # vocabulary size of train.lm
-    channels: int = 3  # image channels of train.vit and train.dit
-    classes: int = 1000  # number of classes of train.vit and train.dit
-    scale: bool = False  # estimate weak scaling instead: the same work per chip on 64 to 4,096 chips
 
 
 class CompiledStep(NamedTuple):
@@ -99,23 +87,15 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     Raises:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
-    parser = Parser("python -m train.plan", About(__doc__ or ""))
-    parser.add_argument(
-        "program", choices=("lm", "seq2seq", "vit", "dit"), help="the program whose training step is planned"
-    )
-    parser.add_arguments(PlanOptions, dest="options")
-    found, rest = parser.parse_known_args(list(argv))
-    options: PlanOptions = found.options
-    require_at_least(options, 1, "vocab", "channels", "classes")
-    for name in ("vocab", "channels", "classes"):
-        if getattr(options, name) >= 2**31:
-            raise ValueError(f"{name} must be below {2**31}, got {getattr(options, name)}")
+    arguments, rest = parser(__doc__ or "").parse_known_args(list(argv))
+    options: PlanOptions = arguments.options
+    require_rules(options)
     topology = parse_topology(options.topology)
-    if found.program == "lm":
+    if arguments.program == "lm":
         subject = lm_step(parse(lm_config.Config, rest), options.vocab)
-    elif found.program == "seq2seq":
+    elif arguments.program == "seq2seq":
         subject = seq2seq_step(parse(seq2seq_config.Config, rest))
-    elif found.program == "dit":
+    elif arguments.program == "dit":
         subject = dit_step(parse(dit_config.Config, rest), options.channels, options.classes)
     else:
         subject = vit_step(parse(vit_config.Config, rest), options.channels, options.classes)

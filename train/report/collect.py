@@ -14,10 +14,10 @@ from train.compare.runs import OUTCOME
 from train.engine import environment
 from train.engine.config import RunConfig
 from train.engine.files import read_object
+from train.engine.programs import program
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
 from train.engine.stored_config import load_config, program_of
-from train.evaluate import program
 from train.report.lines import HELD_OUT, read_lines
 from train.report.records import Found, Left, Run, Scored
 from train.report.sound import require_finite, require_sound, require_texts

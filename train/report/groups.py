@@ -4,7 +4,6 @@ Two runs share a section if they have the same program, data, test examples, tra
 the optimizer may differ, as after a sweep; the label of a series then says so.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -13,7 +12,7 @@ from pejax._visualize.style import LineStyle
 from train.compare.table import Mean, means
 from train.engine.intervals import Score
 from train.engine.line_styles import line_styles
-from train.evaluate import program
+from train.engine.programs import program
 from train.report.records import Left, Run, Scored
 from train.report.texts import plain
 
@@ -186,8 +185,7 @@ def key_of(run: Run, scored: Scored) -> Key | None:
     config = run.config
     if config is None:
         return None
-    outside = {*OF_SERIES, *config.run_fields} - set(config.trained_with)
-    kept = {name: value for name, value in dataclasses.asdict(config).items() if name not in outside}
+    kept = {name: value for name, value in config.weights_settings().items() if name not in OF_SERIES}
     data = kept.pop("data")
     settings = {**kept, "from_trained_weights": bool(config.init)}
     return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()))

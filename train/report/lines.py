@@ -6,7 +6,7 @@ from typing import Any
 
 from train.compare.runs import folder_name
 from train.engine.files import parse_object, read_text
-from train.evaluate import TRAINERS
+from train.engine.programs import TRAINERS
 from train.report.records import Run, Scored
 from train.report.sound import SIZES, drawable, require_finite, require_texts
 from train.report.walk import COMPARISON, RUN, is_file

@@ -18,15 +18,15 @@ from rich.console import Console
 
 from train.devices.cpu import finish
 from train.devices.mesh import AXES, make_mesh
+from train.engine.command_line import Parser
 from train.engine.help import About
 from train.engine.outside import missing_options
-from train.engine.parser import Parser
+from train.engine.programs import program
 from train.engine.session import encoding_params, restore_params
 from train.engine.stopping import report_errors
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
 from train.engine.terminal import user_console
-from train.evaluate import program
 from train.plan.abstract_step import AbstractStep, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.estimate import step_memory
 from train.report.probe_file import NUMBERS, Learned, Probe, write_probe

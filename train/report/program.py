@@ -22,8 +22,6 @@ from rich.console import Console
 
 from train.engine.files import replaced_file, write_atomic
 from train.engine.heartbeat import working
-from train.engine.help import About
-from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.report.blocks import Document, Plot, plots
@@ -32,6 +30,7 @@ from train.report.content import Material, document
 from train.report.figures import draw
 from train.report.groups import Group, grouped
 from train.report.markdown import markdown
+from train.report.options import parser
 from train.report.page import page
 from train.report.place import checked, require_replaceable
 from train.report.probes import probes_of
@@ -41,21 +40,7 @@ from train.report.texts import plain
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status: 0, or 1 if there is no run to report."""
-    parser = Parser("python -m train.report", About(__doc__ or ""))
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders with runs, at any depth")
-    parser.add_argument(
-        "-o", "--out", default="report.html", metavar="str",
-        help="the page, which ends in .html; report.md and report-NAME.png are written beside it",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-probes", action="store_true",
-        help="do not read checkpoints: no entropy per head, and no learned parameters before and after",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data", action="append", default=[], metavar="str",
-        help="data of runs, needed where it is in files, to read what their weights tell; may be given several times",
-    )  # fmt: skip
-    arguments = parser.parse_args(argv)
+    arguments = parser(__doc__ or "").parse_args(argv)
     console = user_console()
     again = "no file of the report was changed half-way: run the same command again"
     with stop_on_signals(lambda: again), report_errors(ValueError, OSError):

@@ -3,13 +3,9 @@
 import dataclasses
 from typing import Any, Self
 
-import simple_parsing
-
-from pejax.models.stack.cross_positions import CROSS
-from pejax.specs import parse, parse_pattern
-from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
-from train.engine.sequence_config import SequenceConfig
-from train.seq2seq.tasks import read_tasks, require_length
+from train.engine.config import run_folder
+from train.engine.options import option, options
+from train.engine.sequence_config import ModelConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {},
@@ -20,15 +16,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-MODEL_FIELDS = (
-    "pe", "decoder_pe", "cross", "cross_pe", "width", "layers", "encoder_layers", "heads", "kv_heads", "hidden",
-    "style", "qk_norm", "soft_cap", "tied",
-)  # fmt: skip
-"""Fields that determine the shapes of the parameters, except for the length."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Config(SequenceConfig):
+@options
+class Config(ModelConfig):
     """Train an encoder-decoder on small tasks, then count its exact answers at lengths it was not trained at.
 
     --preset sets all other options; explicitly given options override it.
@@ -36,35 +26,52 @@ class Config(SequenceConfig):
 
     program = "seq2seq"
     presets = PRESETS
-    model_fields = MODEL_FIELDS
-    inherited = ("data", "length")
-    run_fields = (*RunConfig.run_fields, "eval_lengths")
-    trained_with = ("extend",)
     eval_factors = (0.5, 1, 1.5, 2, 3, 4)
     first = ("preset", "pe", "cross", "data", "steps", "length", "extend", "eval_lengths", "out", "resume")
 
-    preset: str = "demo"  # demo: minutes on two cores, one task; table: all tasks, an accelerator
-    pe: str = "rope"  # positional encoding: "rope(base=100)", "learned+rope", your own: "my_module:mine(option=1)"
-    data: str = simple_parsing.field("reverse", alias="--task")  # one or more of copy,reverse,sort,addition,passkey
-    init: str = ""  # run folder whose trained weights training starts from
-    batch: int = 64  # examples per step, over all devices
-    weight_decay: float = 0.01  # weight decay, of kernels only
-    clip: float = 1.0  # clip the gradient to this global norm; 0 = no clipping
-    eval_limit: int = 300  # test examples per task and length
-    extend: str = "none"  # context extension of all encodings: slopes, yarn, resize, log_n, ...
+    preset: str = option("demo", "demo: minutes on two cores, one task; table: all tasks, an accelerator")
+    pe: str = option(
+        "rope",
+        'positional encoding: "rope(base=100)", "learned+rope", your own: "my_module:mine(option=1)"',
+        shape=True,
+    )
+    data: str = option("reverse", "one or more of copy,reverse,sort,addition,passkey", alias="--task")
+    init: str = option("", "run folder whose trained weights training starts from")
+    batch: int = option(64, "examples per step, over all devices")
+    weight_decay: float = option(0.01, "weight decay, of kernels only")
+    clip: float = option(1.0, "clip the gradient to this global norm; 0 = no clipping")
+    eval_limit: int = option(300, "test examples per task and length")
+    extend: str = option(
+        "none", "context extension of all encodings: slopes, yarn, ...; after commas, others to evaluate with"
+    )
 
-    decoder_pe: str = ""  # positional encoding of the decoder; empty = --pe
-    cross: str = "none"  # positions in cross-attention: none, query_only, separate or unified
-    cross_pe: str = ""  # positional encoding of cross-attention; empty = that of the decoder
-    length: int = 16  # source length of the longest training examples, tokens
-    layers: int = 2  # decoder layers
-    encoder_layers: int = 2  # encoder layers
+    decoder_pe: str = option(
+        "", "positional encoding of the decoder; empty = --pe", "encoding", shape=True, series=True
+    )
+    cross: str = option(
+        "none",
+        "positions in cross-attention: none, query_only, separate or unified",
+        "encoding",
+        choices=("none", "query_only", "separate", "unified"),
+        shape=True,
+        series=True,
+    )
+    cross_pe: str = option(
+        "", "positional encoding of cross-attention; empty = that of the decoder", "encoding", shape=True, series=True
+    )
+    length: int = option(16, "source length of the longest training examples, tokens", "data", copied=True)
+    layers: int = option(2, "decoder layers")
+    encoder_layers: int = option(2, "encoder layers", "model", at_least=1, shape=True)
 
-    eval_lengths: tuple[int, ...] = ()  # lengths to evaluate at; empty = 0.5, 1, 1.5, 2, 3, 4 times --length
+    eval_lengths: tuple[int, ...] = option(
+        (), "lengths to evaluate at; empty = 0.5, 1, 1.5, 2, 3, 4 times --length", "evaluation and reports"
+    )
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of the tasks."""
+        from train.seq2seq.tasks import read_tasks
+
         return read_tasks(self.data)
 
     @property
@@ -79,10 +86,11 @@ class Config(SequenceConfig):
         Raises:
             ValueError: naming the field, the rule and the value.
         """
+        from pejax.specs import parse, parse_pattern
+        from train.seq2seq.tasks import require_length
+
         super().validated()
         _ = self.decoder_pe and parse_pattern(self.decoder_pe), self.cross_pe and parse(self.cross_pe)
-        require_at_least(self, 1, "steps", "encoder_layers")
-        require_choice(self, "cross", *CROSS)
         for task in self.tasks:
             require_length(task, self.length)
         if self.eval_limit < 1:

@@ -12,8 +12,14 @@ The run folder then has config.json, environment.json, metrics.jsonl, tensorboar
 results.png.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
+
+from jax.sharding import Mesh
+from rich.console import Console
 
 from train.devices.flops import text_pair_flops
 from train.devices.memory import FLOAT, host_memory, require_room
@@ -34,7 +40,8 @@ def make_task(config: Config) -> Task:
     """
     longest = max(config.lengths)
     require_room(FLOAT * longest * config.width, host_memory(), f"eval_lengths: an example of {longest:,} tokens")
-    answerer = Answerer(config)
+    answerers = [Answerer(dataclasses.replace(config, extend=extend)) for extend in config.extensions]
+    answerer = answerers[0]
     refused = answerer.refusal(config.length)
     if refused:
         raise ValueError(refused)
@@ -55,10 +62,18 @@ def make_task(config: Config) -> Task:
         laws=answerer.laws,
         init_split=Answerer,
         params_from_init=lambda _, params: params_from_init(config, answerer.shapes, params),
-        evaluate=partial(evaluate, answerer),
+        evaluate=partial(evaluate_all, answerers),
         flops=text_pair_flops(answerer.network, config.batch, config.length + 1, config.length + 1),
         head_entropies=answerer.head_entropies,
     )
+
+
+def evaluate_all(
+    answerers: Sequence[Answerer], params: Any, *, step: int, mesh: Mesh, console: Console
+) -> list[ExactMatchResults]:
+    """Return the exact answers at every evaluation length, with each extension."""
+    evaluations = [evaluate(each, params, step=step, mesh=mesh, console=console) for each in answerers]
+    return list(itertools.chain(*evaluations))
 
 
 PROGRAM = Program(config=Config, task=make_task, results=ExactMatchResults, docstring=__doc__ or "")

@@ -2,48 +2,57 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pejax.models import TransformerConfig
-from train.engine.config import RunConfig, require_at_least, require_choice, run_folder
-from train.engine.run_files import MODEL
-from train.lm.config import Config as LanguageConfig
-from train.tune.subject import decoder_source
+from train.engine.config import run_folder
+from train.engine.options import option, options
+from train.lm.config import TextConfig
 
-METHODS = ("lora", "full")
+if TYPE_CHECKING:
+    from pejax.models import TransformerConfig
 
 
-@dataclasses.dataclass(frozen=True)
-class Config(LanguageConfig):
+@options
+class Config(TextConfig):
     """Fine-tune a loaded language model on text, then measure its perplexity.
 
-    The encoding, its trained length and the sizes of the model are those of the file: --pe, --width and so on are not
-    given.
+    The encoding, its trained length and the sizes of the model are those of the file, and recorded.
     """
 
     program = "tune"
     presets: ClassVar = {"default": {}}
-    inherited = ()
-    run_fields = (*RunConfig.run_fields, "eval_lengths", "eval_stride", "probe_every")
+    former: ClassVar = {
+        "style": "llama", "hidden": 0, "qk_norm": False, "soft_cap": 0.0, "tied": False, "probe_every": None,
+    }  # fmt: skip
     eval_factors = (0.5, 1)
-    later = ("windows", "restarts")
     first = ("model", "data", "extend", "length", "method", "steps", "lr", "eval_lengths", "out", "resume")
 
-    preset: str = "default"  # the only one is called default
-    model: str = ""  # folder from Hugging Face, or a GGUF file
-    method: str = "lora"  # lora: low-rank changes of the linear layers; full: all parameters
-    rank: int = 8  # rank of the changes of a layer, with --method=lora
-    pe: str = "none"
-    data: str = "topics"  # topics (of Python's help()), shakespeare, file:PATH, jsonl:PATH, tfds:NAME
-    batch: int = 2  # windows per step, over all devices
-    lr: float = 2e-4  # peak learning rate
-    weight_decay: float = 0.0  # weight decay, of kernels only
-    eval_limit: int = 2  # held-out windows of the longest length to evaluate on; 0 = all
-    length: int = 0  # tokens of a training window; 0 = the trained length of the model
-    steps: int = 20  # training steps; 0 = one pass over the training text
-    warmup: int = 5  # steps of linear warm-up
-    probe_every: int = 0  # steps between measurements of the loss on positions 0 to L and L to 2L; 0 = never
-    log_every: int = 5  # steps between reports
+    preset: str = option("default", recorded=True)
+    init: str = option("", recorded=True)
+    model: str = option("", "folder from Hugging Face, or a GGUF file", "data")
+    method: str = option(
+        "lora",
+        "lora: low-rank changes of the linear layers; full: all parameters",
+        "training",
+        choices=("lora", "full"),
+    )
+    rank: int = option(8, "rank of the changes of a layer, with --method=lora", "training", at_least=1)
+    pe: str = option("none", recorded=True)
+    width: int = option(64, recorded=True)
+    layers: int = option(3, recorded=True)
+    heads: int = option(4, recorded=True)
+    kv_heads: int = option(0, recorded=True)
+    extent: int = option(0, recorded=True)
+    validation: float = option(0.0, late=False)
+    data: str = option("topics", "topics (of Python's help()), shakespeare, file:PATH, jsonl:PATH, tfds:NAME")
+    batch: int = option(2, "windows per step, over all devices")
+    lr: float = option(2e-4, "peak learning rate")
+    weight_decay: float = option(0.0, "weight decay, of kernels only")
+    eval_limit: int = option(2, "held-out windows of the longest length to evaluate on; 0 = all")
+    length: int = option(0, "tokens of a training window; 0 = the trained length of the model", at_least=0)
+    steps: int = option(20, "training steps; 0 = one pass over the training text")
+    warmup: int = option(5, "steps of linear warm-up")
+    log_every: int = option(5, "steps between reports")
 
     @property
     def trained(self) -> str:
@@ -63,20 +72,15 @@ class Config(LanguageConfig):
         """
         if not self.model:
             raise ValueError("model must name a folder from Hugging Face or a GGUF file: --model=PATH")
-        require_choice(self, "method", *METHODS)
-        require_at_least(self, 1, "rank")
-        require_at_least(self, 0, "length")
-        if self.init:
-            raise ValueError(f"init must be empty: the model of --model is fine-tuned, got {self.init!r}")
+        if len(self.extensions) > 1:
+            raise ValueError(f"extend must be the one extension that the model is trained with, got {self.extend!r}")
         _require_apart(self.model, run_folder(self))
+        from train.tune.subject import decoder_source
+
         model, _ = decoder_source(self.model)
-        own = _fields(model)
-        for name, value in own.items():
-            if getattr(self, name) not in (value, _default(name)):
-                raise ValueError(
-                    f"{name} must be left out, it is that of the model, {value}; got {getattr(self, name)}"
-                )
-        filled = dataclasses.replace(self, **own, out=f"{run_folder(self)}", length=self.length or model.length)
+        filled = dataclasses.replace(
+            self, **_recorded(model), out=f"{run_folder(self)}", length=self.length or model.length
+        )
         checked = super(Config, filled).validated()
         return dataclasses.replace(checked, extent=model.length)
 
@@ -87,13 +91,15 @@ def _require_apart(model: str, out: Path) -> None:
     Raises:
         ValueError: it would.
     """
+    from train.engine.run_files import MODEL
+
     place, folder = Path(model).resolve(), out.resolve()
     if folder == place or folder / MODEL == place or (place.is_file() and folder == place.parent):
         raise ValueError(f"out must be another folder than that of the model, got {out} for the model {model}")
 
 
-def _fields(model: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of a run that its model determines; where layers differ, from the first one."""
+def _recorded(model: "TransformerConfig") -> dict[str, Any]:
+    """Return the settings that the model determines; where layers differ, those of the first one."""
     first = model.layers[0]
     kinds = list(dict.fromkeys(layer.attention.pe for layer in model.layers))
     return {
@@ -103,7 +109,3 @@ def _fields(model: TransformerConfig) -> dict[str, Any]:
         "heads": first.attention.heads,
         "kv_heads": first.attention.kv_heads,
     }
-
-
-def _default(name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(Config) if field.name == name)

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any, Self
 
-from train.engine.config import RunConfig, require_at_least, require_choice, split_list
+from train.engine.config import RunConfig, require_choice
+from train.engine.options import option, options
 
 RECIPE = {
     "pool": "cls", "mlp_ratio": 4, "label_smoothing": 0.1,
@@ -31,13 +32,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 EXTENSIONS = ("none", "pi", "pi(stretch=True)", "pi(proportional=False)")
 """Extensions of an evaluation; all of them leave images of the trained size as they are."""
 
-MODEL_FIELDS = (
-    "pe", "patch", "width", "layers", "heads", "mlp_ratio", "pool", "registers", "layer_scale",
-)  # fmt: skip
-"""Fields that determine the shapes of the parameters, except for the image size."""
 
-
-@dataclasses.dataclass(frozen=True)
+@options
 class Config(RunConfig):
     """Train a vision transformer on images, then measure top-1 accuracy at other resolutions.
 
@@ -46,49 +42,80 @@ class Config(RunConfig):
 
     program = "vit"
     presets = PRESETS
-    model_fields = MODEL_FIELDS
-    inherited = ("data", "size")
+    readers = ("folder",)
     budget = "epochs"
     first = ("preset", "pe", "data", "epochs", "size", "extend", "eval_sizes", "seed", "out", "resume")
-    run_fields = (*RunConfig.run_fields, "eval_sizes", "probe_every")
-    later = (*RunConfig.later, "position_shift", "position_jitter", "position_rescale", "position_noise")
 
-    preset: str = "demo"  # demo: minutes on two cores; table: 14x14 patches; imagenet100, deit3_rope: ViT-S/16
-    pe: str = "rope_mixed"  # positional encoding: "rope_mixed(base=100)", "learned+rope", your own: "my_module:mine"
-    data: str = "fashion"  # fashion, glyphs, folder:PATH (a subfolder per class) or tfds:NAME (prepared)
-    init: str = ""  # run folder whose trained weights training starts from; --size may differ
-    batch: int = 48  # images per step, over all devices
-    eval_limit: int = 0  # test images to evaluate on; 0 = all
-    extend: str = ""  # at other sizes: none, pi, pi(stretch=True), with commas; empty = none, for RoPE also the last
+    preset: str = option("demo", "demo: minutes on two cores; table: 14x14 patches; imagenet100, deit3_rope: ViT-S/16")
+    pe: str = option(
+        "rope_mixed",
+        'positional encoding: "rope_mixed(base=100)", "learned+rope", your own: "my_module:mine"',
+        shape=True,
+    )
+    data: str = option("fashion", "fashion, glyphs, folder:PATH (a subfolder per class) or tfds:NAME (prepared)")
+    init: str = option("", "run folder whose trained weights training starts from; --size may differ")
+    batch: int = option(48, "images per step, over all devices")
+    eval_limit: int = option(0, "test images to evaluate on; 0 = all")
+    extend: str = option(
+        "", "at other sizes: none, pi, pi(stretch=True), with commas; empty = none, for RoPE also the last"
+    )
 
-    size: int = 28  # side of the training images, pixels
-    patch: int = 4  # side of a patch, pixels
-    mlp_ratio: int = 3  # channels inside the MLP, as a multiple of the width
-    pool: str = "mean"  # pooling: cls or mean
-    registers: int = 0  # learned extra tokens without a position
-    layer_scale: float = 0.0  # initial value of LayerScale; 0 = none
-    stochastic_depth: float = 0.0  # drop probability of the last block
+    size: int = option(28, "side of the training images, pixels", "data", at_least=1, copied=True)
+    patch: int = option(4, "side of a patch, pixels", "model", at_least=1, shape=True)
+    mlp_ratio: int = option(3, "channels inside the MLP, as a multiple of the width", "model", shape=True)
+    pool: str = option("mean", "pooling: cls or mean", "model", choices=("cls", "mean"), shape=True)
+    registers: int = option(0, "learned extra tokens without a position", "model", at_least=0, shape=True)
+    layer_scale: float = option(0.0, "initial value of LayerScale; 0 = none", "model", at_least=0, shape=True)
+    stochastic_depth: float = option(0.0, "drop probability of the last block", "training", at_least=0, below=1)
 
-    epochs: int = 18  # training epochs
-    warmup: float = 1.0  # epochs of linear warm-up
-    loss: str = "softmax"  # softmax: cross-entropy; bce: binary cross-entropy, every mixed-in class a full positive
-    label_smoothing: float = 0.1  # label smoothing
-    probe_every: int = 500  # steps between measurements of the attention entropy on training images; 0 = never
+    epochs: int = option(18, "training epochs", "training", at_least=1)
+    warmup: float = option(1.0, "epochs of linear warm-up", "training", at_least=0, tuned=True)
+    loss: str = option(
+        "softmax",
+        "softmax: cross-entropy; bce: binary cross-entropy, every mixed-in class a full positive",
+        "training",
+        choices=("softmax", "bce"),
+    )
+    label_smoothing: float = option(0.1, "label smoothing", "training", at_least=0, below=1)
+    probe_every: int = option(
+        500,
+        "steps between measurements of the attention entropy on training images; 0 = never",
+        "evaluation and reports",
+        at_least=0,
+        free=True,
+    )
 
-    crop: bool = True  # random crop
-    flip: bool = True  # random horizontal flip
-    rand_augment: bool = False  # RandAugment(9, 0.5)
-    three_augment: bool = False  # 3-Augment: one of grayscale, solarize and blur, then color jitter of 0.3
-    repeats: int = 1  # repeated augmentation: differently augmented copies of an image per batch
-    mixup: float = 0.0  # Beta parameter of Mixup; 0 = off
-    cutmix: float = 0.0  # Beta parameter of CutMix; 0 = off
-    erasing: float = 0.0  # probability of random erasing
-    position_shift: float = 0.0  # largest random shift of the positions along each axis, patches
-    position_jitter: float = 1.0  # largest random factor of the positions on each axis
-    position_rescale: float = 1.0  # largest random factor of the positions on both axes
-    position_noise: float = 0.0  # largest random shift of the position of a single patch, patches
+    crop: bool = option(True, "random crop", "augmentation")
+    flip: bool = option(True, "random horizontal flip", "augmentation")
+    rand_augment: bool = option(False, "RandAugment(9, 0.5)", "augmentation")
+    three_augment: bool = option(
+        False, "3-Augment: one of grayscale, solarize and blur, then color jitter of 0.3", "augmentation"
+    )
+    repeats: int = option(
+        1, "repeated augmentation: differently augmented copies of an image per batch", "augmentation", at_least=1
+    )
+    mixup: float = option(0.0, "Beta parameter of Mixup; 0 = off", "augmentation", at_least=0)
+    cutmix: float = option(0.0, "Beta parameter of CutMix; 0 = off", "augmentation", at_least=0)
+    erasing: float = option(0.0, "probability of random erasing", "augmentation", at_least=0, at_most=1)
+    position_shift: float = option(
+        0.0, "largest random shift of the positions along each axis, patches", "encoding", at_least=0, late=True
+    )
+    position_jitter: float = option(
+        1.0, "largest random factor of the positions on each axis", "encoding", at_least=1, late=True
+    )
+    position_rescale: float = option(
+        1.0, "largest random factor of the positions on both axes", "encoding", at_least=1, late=True
+    )
+    position_noise: float = option(
+        0.0, "largest random shift of the position of a single patch, patches", "encoding", at_least=0, late=True
+    )
 
-    eval_sizes: tuple[int, ...] = ()  # image sides to evaluate at, pixels; empty = 4 to 14 sizes, up to 16/7 of --size
+    eval_sizes: tuple[int, ...] = option(
+        (),
+        "image sides to evaluate at, pixels; empty = 4 to 14 sizes, up to 16/7 of --size",
+        "evaluation and reports",
+        free=True,
+    )
 
     @property
     def trained(self) -> str:
@@ -114,19 +141,10 @@ class Config(RunConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        require_at_least(self, 1, "size", "patch", "epochs", "repeats")
-        require_at_least(self, 0, "warmup", "mixup", "cutmix", "registers", "probe_every", "layer_scale")
-        require_at_least(self, 0, "position_shift", "position_noise")
-        require_at_least(self, 1, "position_jitter", "position_rescale")
         if self.repeats > self.batch:
             raise ValueError(f"repeats must be at most batch={self.batch}, got {self.repeats}")
-        for name in ("label_smoothing", "erasing", "stochastic_depth"):
-            if not 0 <= getattr(self, name) < 1 and not (name == "erasing" and self.erasing == 1):
-                raise ValueError(f"{name} must be a probability below 1, got {getattr(self, name)}")
-        for extend in split_list(self.extend, "extend") if self.extend else ():
+        for extend in self.extensions:
             require_choice(dataclasses.replace(self, extend=extend), "extend", *EXTENSIONS)
-        require_choice(self, "pool", "cls", "mean")
-        require_choice(self, "loss", "softmax", "bce")
         for side in (self.size, *self.eval_sizes):
             if side < self.patch or side % self.patch:
                 raise ValueError(f"image sizes must be multiples of the patch, {self.patch}, got {side}")

@@ -15,8 +15,8 @@ from pejax.models.stack.layer_scan import Body
 from train.data.images import Dataset, evaluation_batches, train_batches
 from train.data.images.augment import Augment
 from train.engine import attention_entropy
-from train.engine.config import split_list
 from train.engine.loop import Metrics
+from train.engine.options import names_of
 from train.engine.task import Split, laws, layer_params
 from train.vit.config import Config, evaluation_sizes
 from train.vit.mixing import mix
@@ -49,7 +49,7 @@ class Classifier(Split[ViT]):
             classes=classes,
             layer_scale=config.layer_scale or None,
             pe=config.pattern,
-            **{name: getattr(config, name) for name in config.model_fields if name not in ("pe", "layer_scale")},
+            **{name: getattr(config, name) for name in names_of(config, "shape") if name not in ("pe", "layer_scale")},
             stochastic_depth=config.stochastic_depth,
             dtype=config.dtype,
         )
@@ -57,10 +57,10 @@ class Classifier(Split[ViT]):
         super().__init__(lambda rngs: ViT(self.vit, rngs=rngs))
         self.dims = self.prototype.dims
         rotates = any(encoding.rotate for encoding in self.prototype.encodings)
-        chosen = config.extend or ("none,pi(stretch=True)" if rotates else "none")
+        usual = ("none", "pi(stretch=True)") if rotates else ("none",)
         self.extended: dict[str, Split[ViT]] = {
             extend: self if extend == "none" else Split(lambda rngs, extend=extend: ViT(make(extend=extend), rngs=rngs))
-            for extend in split_list(chosen, "extend")
+            for extend in config.extensions or usual
         }
 
     def loss(

@@ -8,15 +8,7 @@
 Files are written into the run folder, those of `--compare` to `--to`.
 """
 
-if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import finish, prepare_cpu
-    from train.engine.option_names import require_options
-
-    require_options("evaluate")
-    prepare_cpu()
-
 import dataclasses
-import importlib
 import os
 import sys
 import tempfile
@@ -28,53 +20,24 @@ from rich.console import Console
 from train.devices.mesh import make_mesh
 from train.engine.files import read_text
 from train.engine.heartbeat import working
-from train.engine.help import About
+from train.engine.options import names_of, require_rules
 from train.engine.outside import require_named
-from train.engine.parser import Parser
+from train.engine.programs import program
 from train.engine.results import results_stem
 from train.engine.run_files import written_steps
 from train.engine.session import evaluate, restore_params
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import digest_of, load_config, program_of
-from train.engine.task import Program
 from train.engine.terminal import user_console
-
-TRAINERS = ("vit", "lm", "seq2seq", "dit")
-"""Programs that train models of any encoding."""
-
-PROGRAMS = (*TRAINERS, "tune")
-"""Packages whose module `program` has a `PROGRAM`; they are imported only when needed."""
+from train.evaluate.options import EvaluateOptions, parser
 
 OF_COMMAND = ("data", "model", "pe", "to")
 """Options that are no settings of an evaluation."""
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateOptions:
-    """Evaluate a run again, or compare runs."""
-
-    extend: str = ""  # context extension beyond the trained length or size, such as none or pi; empty = that of the run
-    eval_sizes: tuple[int, ...] = ()  # image sides in pixels (vit); empty = those of the run
-    eval_shapes: str = (
-        ""  # sizes to sample at, "28,42,28x56" in pixels, videos "16x28x28" (dit); empty = those of the run
-    )
-    eval_lengths: tuple[int, ...] = ()  # lengths in tokens (lm, seq2seq); empty = those of the run
-    eval_limit: int = -1  # number of test examples (lm: windows); 0 = all, -1 = as in the run's own evaluation
-    data: str = ""  # data of the run, needed where it is in files: a run folder alone makes no file be opened
-    model: str = ""  # model of a run of train.tune, needed for the same reason
-    pe: str = ""  # encoding of the run, needed where it is in a module of your own, for the same reason
-    to: str = ""  # with --compare: the files to write, without .md and .png; empty = comparison
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser("python -m train.evaluate", About(__doc__ or ""))
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="run folders")
-    parser.add_argument(
-        "--compare", action="store_true", help="write one table and one figure of the existing results of the runs"
-    )
-    parser.add_arguments(EvaluateOptions, dest="options")
-    arguments = parser.parse_args(argv)
+    arguments = parser(__doc__ or "").parse_args(argv)
     options, console = arguments.options, user_console()
     again = "the runs are unchanged: run the same command again"
     with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError):
@@ -88,17 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if all(newest) else 1
 
 
-def program(name: str) -> Program:
-    """Return the program with this name.
-
-    Raises:
-        ValueError: there is no such program.
-    """
-    if name not in PROGRAMS:
-        raise ValueError(f"the program of a run must be one of {', '.join(PROGRAMS)}, got {name!r}")
-    return importlib.import_module(f"train.{name}.program").PROGRAM
-
-
 def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bool:
     """Evaluate the newest intact checkpoint of a run folder, print the table and write the result files.
 
@@ -110,14 +62,13 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
             and the options do not.
     """
     made_by = program(program_of(folder))
-    if options.eval_limit < -1:
-        raise ValueError(f"eval_limit must be at least -1, got {options.eval_limit}")
+    require_rules(options)
     config = load_config(made_by.config, folder)
     require_named(config, folder, options.data, options.model, options.pe)
     given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
-        if name not in made_by.config.run_fields:
+        if name not in names_of(made_by.config, "free"):
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
     with working(console, "preparing"):
@@ -190,7 +141,3 @@ def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
         if not paths:
             raise ValueError(f"a comparison needs run folders with {wanted}, got {folder} without")
     return [path for folder in folders for path in found[folder]]
-
-
-if __name__ == "__main__":
-    finish(main)

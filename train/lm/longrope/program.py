@@ -6,14 +6,6 @@
 The factors minimize the loss on held-out text that the evaluation of the run does not read.
 """
 
-if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import finish, prepare_cpu
-    from train.engine.option_names import require_options
-
-    require_options("lm.longrope")
-    prepare_cpu()
-
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,9 +24,8 @@ from pejax.specs import EncodingSpec
 from train.data.text.loading import Corpus, evaluation_windows, load_text
 from train.devices.mesh import make_mesh
 from train.engine.files import write_atomic
-from train.engine.help import About
+from train.engine.options import require_rules
 from train.engine.outside import own_encodings, require_named
-from train.engine.parser import Parser
 from train.engine.session import restore_params
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import load_config
@@ -42,29 +33,13 @@ from train.engine.task import Split
 from train.engine.terminal import user_console
 from train.lm.config import Config
 from train.lm.evaluate import EVERY_WINDOW
+from train.lm.longrope.options import SearchOptions, parser
 from train.lm.model import SUMS, Language
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchOptions:
-    """Search the factors of LongRoPE for a trained run."""
-
-    length: int = 0  # length to extend to, tokens; 0 = eight times the trained length
-    windows: int = 4  # number of held-out windows of that length for the loss
-    generations: int = 15  # generations of the evolutionary search, after the first
-    population: int = 32  # candidates that a generation keeps
-    children: int = 16  # new candidates per generation: half mutations, half crossovers
-    chunk: int = 4  # candidates that are evaluated at once
-    seed: int = 0  # random seed of the search
-    data: str = ""  # data of the run, needed where it is in files
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser("python -m train.lm.longrope", About(__doc__ or ""))
-    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="run folder of train.lm with --pe=rope")
-    parser.add_arguments(SearchOptions, dest="options")
-    arguments = parser.parse_args(argv)
+    arguments = parser(__doc__ or "").parse_args(argv)
     with (
         stop_on_signals(lambda: "nothing was written: run the same command again"),
         report_errors(ValueError, TypeError, OSError),
@@ -89,13 +64,12 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     if len(config.pattern.specs) > 1 or not isinstance(rope, EncodingSpec) or rope.name != "rope":
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
     rope_options = dict(rope.options)
-    if config.extend != "none" or rope.is_extended:
+    if config.extensions[0] != "none" or rope.is_extended:
         raise ValueError(f"the run must not be extended already, got --pe={config.pe} --extend={config.extend}")
     if not config.length < length <= max(config.lengths):
         rule = f"above the trained {config.length} and at most the longest evaluation length, {max(config.lengths)}"
         raise ValueError(f"length must be {rule}, got {length}")
-    if options.windows < 1:
-        raise ValueError(f"windows must be at least 1, got {options.windows}")
+    require_rules(options)
     corpus = load_text(config.data, config.validation, config.windows)
     language = Language(config, corpus.tokenizer.vocab)
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
@@ -184,7 +158,3 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
         raise ValueError(f"{rule}, got {len(free)} of {len(every)}")
     spread = np.arange(count) * len(free) // count
     return np.stack([free[index][: length + 1] for index in spread])
-
-
-if __name__ == "__main__":
-    finish(main)

@@ -10,16 +10,6 @@ The text is written as it is made, and ends at the model's own ends of text, bef
 `--max_tokens`. What was loaded, and how fast it was, goes to the standard error output.
 """
 
-import os
-
-if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import finish, prepare_cpu
-    from train.engine.option_names import require_options
-
-    os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # one text at a time: all cores share each operation
-    require_options("generate")
-    prepare_cpu()
-
 import dataclasses
 import sys
 import time
@@ -34,28 +24,9 @@ from pejax._devices import visible_devices
 from pejax._text import printable
 from pejax.models import Decoder, Sampling, stream
 from train.engine.heartbeat import working
-from train.engine.help import About
-from train.engine.parser import Parser
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
-
-
-@dataclasses.dataclass(frozen=True)
-class GenerateOptions:
-    """Go on with a text."""
-
-    model: str  # a folder with config.json, safetensors files and tokenizer.json, or a GGUF file
-    max_tokens: int = 256  # most tokens to make
-    temperature: float = 0.0  # 0 = the most probable token each time
-    top_k: int = 0  # draw from the k most probable tokens only; 0 = from all
-    top_p: float = 1.0  # draw from the most probable tokens whose probabilities sum to p
-    seed: int = 0  # random seed of the drawn tokens
-    stop: tuple[str, ...] = ()  # texts at which to stop, as well as the model's own ends: --stop "Q:" "###"
-    window: int = 0  # keep the last N tokens in memory, and no others but --first; 0 = keep all
-    first: int = 0  # keep the first M tokens, too
-    extend: str = ""  # extension to texts longer than the model's own context, such as yarn(factor=4)
-    dtype: str = "float32"  # float32 or bfloat16: type of the computation
-    params: str = "float32"  # type of the parameters in memory: float32, bfloat16, or file, as the file has them
+from train.generate.options import GenerateOptions, parser
 
 
 @dataclasses.dataclass
@@ -85,10 +56,7 @@ class Progress:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser("python -m train.generate", About(__doc__ or ""))
-    parser.add_argument("prompt", metavar="PROMPT", help="the text to go on with")
-    parser.add_arguments(GenerateOptions, dest="options")
-    arguments = parser.parse_args(argv)
+    arguments = parser(__doc__ or "").parse_args(argv)
     options, console = arguments.options, user_console(stderr=True)
     progress = Progress()
 
@@ -177,7 +145,3 @@ def about(model: Decoder, source: interop.Source) -> str:
     encodings = {str(layer.attention.pe) for layer in model.config.layers}
     positions, context = " and ".join(sorted(encodings)), f"context of {model.config.length:,} tokens"
     return f"{source.config_json['model_type']} · {count:,} parameters · {positions} · {context}"
-
-
-if __name__ == "__main__":
-    finish(main)

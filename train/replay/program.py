@@ -5,13 +5,6 @@
 On the same devices the loss is equal to that of the run, bit by bit. The exit status is 0 if it is equal, else 1.
 """
 
-if __name__ == "__main__":  # before anything heavy is imported
-    from train.devices.cpu import finish, prepare_cpu
-    from train.engine.option_names import require_options
-
-    require_options("replay")
-    prepare_cpu()
-
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -25,31 +18,23 @@ import jax.numpy as jnp
 from train.devices.mesh import make_mesh, put_batch, training_execution
 from train.engine import failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
-from train.engine.help import About
 from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
-from train.engine.parser import Parser
+from train.engine.programs import program
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
-from train.evaluate import program
+from train.replay.options import parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = Parser("python -m train.replay", About(__doc__ or ""))
-    parser.add_argument(
-        "folder", type=Path, metavar="RUN_DIR/offending-STEP", help="folder of the step that halted a run"
-    )
-    parser.add_argument("--data", default="", metavar="str", help="data of the run, needed where it is in files")
-    parser.add_argument("--model", default="", metavar="str", help="model of a run of train.tune")
-    parser.add_argument("--pe", default="", metavar="str", help="encoding of the run, needed where it is in a module")
     console = user_console()
     again = "nothing was changed: run the same command again"
     with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError, CheckpointError):
-        options = parser.parse_args(argv)
+        options = parser(__doc__ or "").parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
         now, odd = replay(options.folder, batch, options.data, options.model, options.pe)
     same = now == was or (math.isnan(now) and math.isnan(was))
@@ -112,7 +97,3 @@ def replay(
     ]
     state = make_step(loss, steps, shardings, mesh, task.frozen)(state, batch)
     return float(state.watch.loss), odd
-
-
-if __name__ == "__main__":
-    finish(main)

@@ -1,0 +1,1 @@
+"""Evaluate trained runs of any program again, and compare many runs."""
