@@ -17,6 +17,10 @@ if __name__ == "__main__":  # before anything heavy is imported
 
     prepare_cpu()
 
+    from benchmarks.command_line import options
+
+    options(None, __doc__ or "")  # a mistyped one is refused now
+
 import argparse
 import gc
 import json
@@ -28,59 +32,16 @@ from collections.abc import Sequence
 import jax
 
 from benchmarks import attention, bias, compile_time, long, memory, mesh, phases, rope, steps
+from benchmarks.command_line import NAMES, options
 from benchmarks.peers_torch import forget
 from benchmarks.report import Case, Part, Settings, keep, path_of, section, write_section
 from benchmarks.timing import Progress
 from pejax._text import plain_output
 
-PARTS: dict[str, Part] = {
-    "attention": attention.PART,
-    "rope": rope.PART,
-    "phases": phases.PART,
-    "bias": bias.PART,
-    "memory": memory.PART,
-    "steps": steps.PART,
-    "long": long.PART,
-    "mesh": mesh.PART,
-    "compile": compile_time.PART,
-}
+MODULES = (attention, rope, phases, bias, memory, steps, long, mesh, compile_time)
+PARTS: dict[str, Part] = {name: module.PART for name, module in zip(NAMES, MODULES, strict=True)}
 
 RESULTS = pathlib.Path(__file__).parent / "RESULTS.md"
-
-
-def options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", default=["all"], metavar="PART", help=f"all, {', '.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of each comparison (default 7)")
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="part of the names of the cases to measure; several = all of them",
-    )
-    parser.add_argument("--toy", action="store_true", help="tiny sizes, one round, no peers")
-    parser.add_argument("--resume", action="store_true", help="measure only what --out does not hold yet")
-    parser.add_argument("--write", action="store_true", help="put the sections into benchmarks/RESULTS.md")
-    parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("runs/benchmarks"),
-        metavar="FOLDER",
-        help="folder of what was measured (default runs/benchmarks)",
-    )
-    chosen = parser.parse_args(argv)
-    unknown = [name for name in chosen.parts if name not in ("all", *PARTS)]
-    if unknown:
-        parser.error(f"PART must be one of all, {', '.join(PARTS)}, got {unknown[0]}")
-    if chosen.rounds < 1:
-        parser.error(f"--rounds must be at least 1, got {chosen.rounds}")
-    if chosen.toy and chosen.write:
-        parser.error("--write needs real sizes, got --toy")
-    return chosen
 
 
 def measure(part: str, cases: Sequence[Case], progress: Progress, folder: pathlib.Path, command: str) -> None:
@@ -117,7 +78,7 @@ def command_line(chosen: argparse.Namespace) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    chosen = options(argv)
+    chosen = options(argv, __doc__ or "")
     names = list(PARTS) if "all" in chosen.parts else list(dict.fromkeys(chosen.parts))
     settings = Settings(1 if chosen.toy else chosen.rounds, chosen.toy)
     folder = chosen.out / "toy" if chosen.toy else chosen.out
