@@ -1,5 +1,6 @@
 """Options: each is declared once, and a mistyped command is answered from that before anything heavy is imported."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -180,3 +181,18 @@ def test_what_the_weights_depend_on_is_the_extension_of_training():
     assert lm(extend="pi").weights_settings() != lm(extend="none").weights_settings()
     assert "extend" not in vit(extend="none,pi").weights_settings()
     assert {*TRAINERS} < {*PROGRAMS}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("plan vit --width=3", "the following arguments are required: --topology"),
+        ("plan vit --num_heads=3", "unknown option --num_heads; did you mean --heads?"),
+        ("generate hello --max_token=3", "unknown option --max_token; did you mean --max_tokens?"),
+    ],
+)
+def test_a_mistyped_option_comes_before_a_missing_one(command, said, capsys):
+    name, *argv = command.split()
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"train.{name}.options").parser().parse_known_args(argv)
+    assert capsys.readouterr().err == f"error: {said}\n"

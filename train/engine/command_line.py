@@ -29,7 +29,8 @@ CUTOFF = 0.75
 """Similarity of `difflib` from which on a name is taken for a mistyped one: below, it is another word."""
 
 SYNONYMS = {
-    "pe": "encoding positional_encoding position_encoding pos_encoding pos_enc pos_embed position_embedding rope",
+    "pe": "encoding encodings positional_encoding position_encoding pos_encoding pos_enc "
+    "pos_embed position_embedding rope",
     "lr": "learning_rate",
     "weight_decay": "wd",
     "clip": "grad_clip max_grad_norm gradient_clip",
@@ -70,11 +71,14 @@ class Parser(simple_parsing.ArgumentParser):
     Args:
         prog: the command, `python -m train.vit`.
         about: what `--help` says beside the options.
+        others: names of options that are passed on to another parser.
     """
 
-    def __init__(self, prog: str, about: About) -> None:
+    def __init__(self, prog: str, about: About, others: Collection[str] = ()) -> None:
         super().__init__(prog=prog, usage="%(prog)s [options]", allow_abbrev=False, formatter_class=HelpFormatter)
         self._about = about
+        self._others = [f"--{name}" for name in others]
+        self._words: list[str] = []
 
     def format_help(self) -> str:
         """Return the text of `--help`: purpose, examples, and the options in sections."""
@@ -101,20 +105,24 @@ class Parser(simple_parsing.ArgumentParser):
         Raises:
             SystemExit: status 2, after a line that names the option, the rule and the value.
         """
-        argv = sys.argv[1:]
-        if not asks_for_help(argv):  # its text is that of the program
-            for option in (word.partition("=")[0] for word in argv[: argv.index("--") if "--" in argv else None]):
-                if option.startswith("--") and option not in self._option_string_actions:  # before what is missing
-                    self.error(f"unrecognized arguments: {option}")
+        if not asks_for_help(sys.argv[1:]):  # its text is that of the program
             parsed = self.parse_args()
             refuse_broken_rules(*(value for value in vars(parsed).values() if dataclasses.is_dataclass(value)))
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None, **others: Any) -> Any:
+        """Parse as argparse does; the words are kept for `error`."""
+        self._words = [*(sys.argv[1:] if args is None else args)]
+        return super().parse_known_args(args, namespace, **others)
+
     def error(self, message: str) -> NoReturn:
         """Print the error, with the closest option for an unknown one, and exit."""
-        unknown = re.match(r"unrecognized arguments: (--\w+)", message)
+        known = [*self._others, *(option for action in self._actions for option in action.option_strings)]
+        unknown = re.match(r"unrecognized arguments: (--\w[\w-]*)", message)
         if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
             message = unknown_option(unknown[1], known)
+        elif message.startswith("the following arguments are required"):  # one of them may be mistyped
+            named = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            message = next((unknown_option(name, known) for name in named if name not in known), message)
         refuse(message)
 
 

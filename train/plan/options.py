@@ -5,8 +5,8 @@ import sys
 from train.engine.command_line import Parser, asks_for_help, refuse_broken_rules
 from train.engine.command_line import refuse_mistyped as refuse_trainers
 from train.engine.help import About
-from train.engine.options import option, options
-from train.engine.programs import config_of
+from train.engine.options import facts_of, option, options
+from train.engine.programs import TRAINERS, config_of
 
 
 @options
@@ -24,10 +24,9 @@ class PlanOptions:
 
 def parser(docstring: str = "") -> Parser:
     """Return the parser of the command line; `docstring` is that of the program, for `--help`."""
-    parser = Parser("python -m train.plan", About(docstring))
-    parser.add_argument(
-        "program", choices=("lm", "seq2seq", "vit", "dit"), help="the program whose training step is planned"
-    )
+    passed_on = {name for trainer in TRAINERS for name in facts_of(config_of(trainer))}
+    parser = Parser("python -m train.plan", About(docstring), passed_on)
+    parser.add_argument("program", choices=TRAINERS, help="the program whose training step is planned")
     parser.add_arguments(PlanOptions, dest="options")
     return parser
 
