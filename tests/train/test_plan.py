@@ -14,8 +14,8 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
 from train.devices.mesh import AXES, make_mesh, parse_mesh
+from train.engine.abstract_step import compile_step
 from train.plan import program as plan
-from train.plan.abstract_step import compile_step
 from train.plan.collectives import collectives
 from train.plan.estimate import ROOM, arithmetic, divides, estimate, meshes, ranked
 from train.plan.program import main, read, shortage

@@ -24,6 +24,7 @@ from train.data.images import CorruptImage, load, train_batches
 from train.data.images.augment import Augment
 from train.devices.flops import dit_flops
 from train.devices.memory import FLOAT, host_memory, require_room
+from train.dit import step
 from train.dit.config import Config, in_words
 from train.dit.evaluate import evaluate
 from train.dit.model import SUMS, Sampler
@@ -91,6 +92,8 @@ PROGRAM = Program(
     config=Config,
     task=make_task,
     results=SampleResults,
+    model=step.make_model,
+    step=step.abstract_step,
     errors=(CorruptImage,),
     comparison="--task=dit --extend=none,pi",
     docstring=__doc__ or "",

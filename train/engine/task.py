@@ -23,6 +23,8 @@ from train.engine.update import Recipe
 if TYPE_CHECKING:
     import grain
 
+    from train.engine.abstract_step import AbstractStep
+
 Model = TypeVar("Model", bound=nnx.Module)
 
 
@@ -124,11 +126,21 @@ class Evaluate(Protocol):
         ...
 
 
+class Facts(NamedTuple):
+    """What a model must know of its data: V, tokens of a vocabulary, or channels and classes of images."""
+
+    vocab: int = 0
+    channels: int = 0
+    classes: int = 0
+
+
 class Program(NamedTuple):
     """A program `python -m train.NAME`; its module has it as `PROGRAM`.
 
     Attributes:
         config: the class of its config.
+        model: `(config, facts) -> split`; raises ValueError if the config does not fit the model. None = it is loaded.
+        step: `(split) -> step on shapes`, for `train.plan`. None = it is not planned.
         task: `(config) -> task`; raises ValueError if the config does not fit the data, the model or the encoding.
         results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
@@ -139,6 +151,8 @@ class Program(NamedTuple):
     config: type[RunConfig]
     task: Callable[[Any], Task]
     results: type[Evaluation]
+    model: Callable[[Any, Facts], Split] | None = None
+    step: "Callable[[Any], AbstractStep] | None" = None
     errors: tuple[type[Exception], ...] = ()
     comparison: str = ""
     docstring: str = ""

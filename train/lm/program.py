@@ -27,6 +27,7 @@ from train.devices.flops import text_flops
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, params_from_init
+from train.lm import step
 from train.lm.config import Config, TextConfig
 from train.lm.evaluate import evaluate, evaluation_regions
 from train.lm.model import SUMS, Language
@@ -113,7 +114,14 @@ def require_supported(language: Any, length: int) -> None:
         raise ValueError(refused)
 
 
-PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")
+PROGRAM = Program(
+    config=Config,
+    task=make_task,
+    results=PerplexityResults,
+    model=step.make_model,
+    step=step.abstract_step,
+    docstring=__doc__ or "",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,9 +24,9 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from train.devices.mesh import AXES, RULES, parameter_shardings, require_divisible
+from train.engine.abstract_step import BACKWARD_AGAIN, AbstractStep, Work, bytes_of
 from train.engine.task import Split
 from train.lm.cross_entropy import LOGITS_AT_ONCE
-from train.plan.abstract_step import BACKWARD_AGAIN, AbstractStep, Work, bytes_of
 from train.plan.topology import Topology
 
 ROOM = 0.85

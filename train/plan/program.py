@@ -22,13 +22,13 @@ from rich.console import Console
 
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
-from train.dit import config as dit_config
+from train.engine.abstract_step import AbstractStep, compile_step
 from train.engine.options import require_rules
 from train.engine.parser import parse
+from train.engine.programs import program
 from train.engine.stopping import report_errors, stop_on_signals
+from train.engine.task import Facts
 from train.engine.terminal import user_console
-from train.lm import config as lm_config
-from train.plan.abstract_step import AbstractStep, compile_step, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.collectives import Collectives, collectives
 from train.plan.estimate import Estimate, Sizes, estimate, ranked
 from train.plan.options import PlanOptions, parser
@@ -43,8 +43,6 @@ from train.plan.report import (
 )
 from train.plan.topology import Topology, parse_topology, require_product, tpu_mesh
 from train.plan.weak_scaling import scaling
-from train.seq2seq import config as seq2seq_config
-from train.vit import config as vit_config
 
 ATTEMPTS = 4
 """Maximum number of meshes that are compiled."""
@@ -91,14 +89,11 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     options: PlanOptions = arguments.options
     require_rules(options)
     topology = parse_topology(options.topology)
-    if arguments.program == "lm":
-        subject = lm_step(parse(lm_config.Config, rest), options.vocab)
-    elif arguments.program == "seq2seq":
-        subject = seq2seq_step(parse(seq2seq_config.Config, rest))
-    elif arguments.program == "dit":
-        subject = dit_step(parse(dit_config.Config, rest), options.channels, options.classes)
-    else:
-        subject = vit_step(parse(vit_config.Config, rest), options.channels, options.classes)
+    planned = program(arguments.program)
+    facts = Facts(options.vocab, options.channels, options.classes)
+    assert planned.model, "the parser takes trainers alone"
+    assert planned.step
+    subject = planned.step(planned.model(parse(planned.config, rest), facts))
     if subject.config.devices:
         raise ValueError(f"devices must not be given, because --topology sets it, got {subject.config.devices}")
     return subject, topology, options

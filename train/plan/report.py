@@ -5,7 +5,7 @@ from rich.console import Console
 
 from train.devices.memory import GIB
 from train.devices.mesh import AXES
-from train.plan.abstract_step import AbstractStep
+from train.engine.abstract_step import AbstractStep
 from train.plan.collectives import Collectives
 from train.plan.estimate import Estimate, Sizes
 from train.plan.topology import Topology

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import NamedTuple
 
-from train.plan.abstract_step import AbstractStep
+from train.engine.abstract_step import AbstractStep
 from train.plan.estimate import Estimate, ranked
 from train.plan.topology import Topology
 

@@ -7,7 +7,7 @@ It is started by `train.report`, and writes the probe into FILE.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from train.engine.stopping import report_errors
 from train.engine.stored_config import load_config, program_of
 from train.engine.task import Task, require_trainable
 from train.engine.terminal import user_console
-from train.plan.abstract_step import AbstractStep, dit_step, lm_step, seq2seq_step, vit_step
 from train.plan.estimate import step_memory
 from train.report.probe_file import NUMBERS, Learned, Probe, write_probe
 
@@ -96,7 +95,7 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
         parameters=sum(leaf.size for leaf in jax.tree.leaves(task.split.shapes)),
         position_parameters=sum(x.size for x in after.values()),
         flops=task.flops,
-        memory=_memory(name, config, task),
+        memory=_memory(name, task),
         trained=trained,
         entropies=entropies,
         refused=refused,
@@ -154,16 +153,10 @@ def _summary(x: Float[np.ndarray, "..."] | None) -> tuple[float, float, float]:
     return float(x.min()), float(x.mean()), float(x.max())
 
 
-def _memory(name: str, config: Any, task: Task) -> int:
+def _memory(name: str, task: Task) -> int:
     """Return the planner's estimate of the memory of a training step on one device, bytes."""
-    split: Any = task.split
-    steps: dict[str, Callable[[], AbstractStep]] = {
-        "vit": lambda: vit_step(config, split.vit.channels, split.vit.classes),
-        "dit": lambda: dit_step(config, split.dit.channels, split.dit.classes),
-        "lm": lambda: lm_step(config, split.decoder.vocab),
-        "seq2seq": lambda: seq2seq_step(config),
-    }
-    return round(sum(step_memory(steps[name](), dict.fromkeys(AXES, 1)).values()))
+    step = program(name).step
+    return round(sum(step_memory(step(task.split), dict.fromkeys(AXES, 1)).values())) if step else 0
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import TOKENS
 from train.engine.task import Program, Task, params_from_init
+from train.seq2seq import step
 from train.seq2seq.config import Config
 from train.seq2seq.model import SUMS, Answerer, evaluate
 from train.seq2seq.results import ExactMatchResults
@@ -76,7 +77,14 @@ def evaluate_all(
     return list(itertools.chain(*evaluations))
 
 
-PROGRAM = Program(config=Config, task=make_task, results=ExactMatchResults, docstring=__doc__ or "")
+PROGRAM = Program(
+    config=Config,
+    task=make_task,
+    results=ExactMatchResults,
+    model=step.make_model,
+    step=step.abstract_step,
+    docstring=__doc__ or "",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,6 +24,7 @@ from train.devices.memory import FLOAT, host_memory, require_room
 from train.engine import session
 from train.engine.progress import IMAGES
 from train.engine.task import Program, Task
+from train.vit import step
 from train.vit.config import Config, evaluation_sizes
 from train.vit.evaluate import evaluate
 from train.vit.model import SUMS, Classifier, require_evaluable, require_trainable_positions, resized_params
@@ -89,6 +90,8 @@ PROGRAM = Program(
     config=Config,
     task=make_task,
     results=ResolutionResults,
+    model=step.make_model,
+    step=step.abstract_step,
     errors=(CorruptImage,),
     comparison='--extend="none,pi(stretch=True)"',
     docstring=__doc__ or "",
