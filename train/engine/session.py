@@ -105,6 +105,8 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     Raises:
         ValueError: the config does not fit the data, the model, the encoding, the devices or a checkpoint.
     """
+    # Cheap refusals come first, then the data, then the memory of the model; nothing is written or deleted before
+    # `make_folder`, which needs the initial parameters to exist, so that a run that cannot begin overwrites none.
     require_same_settings({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
     if config.devices and jax.process_count() > 1:
         raise ValueError(f"devices must be 0 (all of them) with several processes, got {config.devices}")
