@@ -133,8 +133,10 @@ def require_own(comparison: Comparison, run: Run) -> None:
         require_no_run(run.folder, overwrite=False)
         return
     wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
+    measured = [name for name in wanted.run_fields if name.startswith("eval_")]  # may change in a run alone
+    measured += comparison.program.results.sampled_with
     try:
-        require_same(load_config(type(wanted), run.folder), wanted)
+        require_same(load_config(type(wanted), run.folder), wanted, also=measured)
     except ValueError as differs:
         raise ValueError(f"{run.folder} must hold a run of this comparison: {differs}; give another --out") from None
 
@@ -222,8 +224,11 @@ def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
 
 def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
     """Return one line of results.jsonl."""
-    scores = {extend: one.scores() for extend, one in load(comparison, run).items()}
+    measured = load(comparison, run)
+    made_by = {extend: one.made_by for extend, one in measured.items() if one.made_by}
     return {
         "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
-        "validation": run.validation, **dataclasses.asdict(found), "scores": scores,
+        "validation": run.validation, **dataclasses.asdict(found),
+        "scores": {extend: one.scores() for extend, one in measured.items()},
+        **({"made_by": made_by} if made_by else {}),
     }  # fmt: skip

@@ -81,10 +81,15 @@ def program_of(folder: Path) -> str:
 
 def digest_of(folder: Path) -> str:
     """Return the digest of the settings in a run folder; empty where there is no config, or one without."""
+    return f"{stored_settings(folder).get('run', '')}"
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """Return what config.json of a run folder holds, unchecked; empty where there is none of a run."""
     try:
-        return f"{_stored(folder).get('run', '')}"
+        return _stored(folder)
     except ValueError:
-        return ""
+        return {}
 
 
 def is_run(folder: Path) -> bool:
