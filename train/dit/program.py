@@ -10,8 +10,8 @@
     python -m train.dit --help                                every option
 
 The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json,
-results.png and samples.png, the pictures. Beside it is the classifier that judges the pictures of all runs on the same
-data and shapes.
+results.png and samples.png, the pictures. The classifier that judges the pictures of all runs on the same data and
+shapes is kept in the cache of the user; results.json has its digest.
 """
 
 import math

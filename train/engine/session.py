@@ -35,6 +35,7 @@ from train.engine.heartbeat import Heartbeat, so_far, working
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
+from train.engine.options import names_of
 from train.engine.outside import command, encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
@@ -253,7 +254,7 @@ def restored_state(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored), resumed=True)
+        require_same(stored, as_of(config, stored), also=names_of(config, "trains"))
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
@@ -347,7 +348,7 @@ def restore_params(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored), resumed=False)
+        require_same(stored, as_of(config, stored))
 
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()

@@ -10,7 +10,7 @@ Beside the fields of the program it holds
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -91,10 +91,15 @@ def program_of(folder: Path) -> str:
 
 def digest_of(folder: Path) -> str:
     """Return the digest of the settings in a run folder; empty where there is no config, or one without."""
+    return f"{stored_settings(folder).get('run', '')}"
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """Return what config.json of a run folder holds, unchecked; empty where there is none of a run."""
     try:
-        return f"{_stored(folder).get('run', '')}"
+        return _stored(folder)
     except ValueError:
-        return ""
+        return {}
 
 
 def is_run(folder: Path) -> bool:
@@ -137,20 +142,20 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     return kind(**values)
 
 
-def require_same(stored: Kind, config: Kind, *, resumed: bool) -> None:
+def require_same(stored: Kind, config: Kind, also: Collection[str] = ()) -> None:
     """Check that a checkpoint was made with this config.
 
     Args:
         stored: the config in the checkpoint.
         config: settings of this run.
-        resumed: whether training goes on from it: what an evaluation may change must be equal, too.
+        also: settings that must be equal, too, though a run may change them.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    before, after = stored.weights_settings(), config.weights_settings()
+    before, after = ({**dataclasses.asdict(each), **each.weights_settings()} for each in (stored, config))
     for name in after:
-        if (resumed or name not in names_of(config, "free")) and before[name] != after[name]:
+        if (name in also or name not in names_of(config, "free")) and before[name] != after[name]:
             raise ValueError(
                 f"the checkpoint was made with {name}={before[name]!r}, this run has {name}={after[name]!r}"
             )

@@ -169,7 +169,7 @@ def scored_of(found: Evaluation) -> Scored:
     examples = counts.get(found.trained, max(counts.values()))
     return Scored(
         found.name, found.extend, found.trained, examples, found.note, found.scores(), refused, found.measured(),
-        found.step,
+        found.step, found.made_by,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -129,7 +130,7 @@ def measured(
 
 
 def export(tuned: Tuned, params: Any, console: Console) -> None:
-    """Write the model as a folder from Hugging Face, with the config of its source, in place of an earlier one.
+    """Write the model as a folder from Hugging Face, with its extension in config.json, in place of an earlier one.
 
     A model with an extension that config.json cannot hold is written without it; `load(extend=...)` gives it back.
     """
@@ -138,10 +139,9 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
         return
     folder = run_folder(tuned.config)
     place, beside = folder / MODEL, folder / f".{MODEL}.{os.getpid()}"
-    plain, source = interop.load(tuned.config.model)
-    nnx.update(plain, nnx.state(tuned.subject.model(whole)))
+    state = nnx.state(tuned.subject.model(whole))
     try:
-        interop.save(plain, beside, source)
+        save_extended(tuned.config, state, beside, console)
         interop.load_tokenizer(tuned.config.model).library.save(str(beside / "tokenizer.json"))
         delete_part(place)
         place.mkdir(exist_ok=True)
@@ -150,6 +150,26 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     console.print(f"wrote the model into {place}")
+
+
+def save_extended(config: Config, state: nnx.State, folder: Path, console: Console) -> None:
+    """Write a model with the extension of its config, or without one that config.json cannot hold, which is said."""
+    extend = None if config.extend == "none" else config.extend
+    model, source = interop.load(config.model, extend=extend)
+    nnx.update(model, state)
+    try:
+        interop.save(model, folder, source)
+    except ValueError as refused:
+        if extend is None:
+            raise
+        model, source = interop.load(config.model)
+        nnx.update(model, state)
+        interop.save(model, folder, source)
+        console.print(
+            f"the model is written without its extension, load it with extend={extend!r}: {refused}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")

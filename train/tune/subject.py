@@ -1,5 +1,7 @@
 """A loaded language model as trainers and measurements take it: split into a definition and parameters."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from pejax import interop
-from pejax.interop.source import open_source
+from pejax.interop.source import find_gguf, open_source
 from pejax.models import Decoder, TransformerConfig
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library
@@ -28,6 +30,22 @@ def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
     if not isinstance(config, TransformerConfig) or not config.causal or config.head is None:
         raise ValueError(f"model must be a decoder with a head, got {source.config_json.get('model_type')} in {path}")
     return config, source
+
+
+def model_digest(path: str) -> str:
+    """Return a digest of the config of a model and of the files that its weights are in.
+
+    Raises:
+        ValueError: as `decoder_source`.
+    """
+    _, source = decoder_source(path)
+    folder, gguf = Path(path), find_gguf(Path(path))
+    files = [gguf] if gguf else [folder / name for name in sorted({one.file for one in source.tensors.values()})]
+    found = hashlib.sha256(b"" if gguf else json.dumps(source.config_json, sort_keys=True).encode())
+    for file in files:
+        with file.open("rb") as weights:
+            found.update(hashlib.file_digest(weights, "sha256").digest())
+    return found.hexdigest()[:16]
 
 
 class Loaded(DecoderSplit):

@@ -1,15 +1,12 @@
 """Every image in files is decoded once before anything is trained, so that none that is corrupt stops a run half-way.
 
-If that took long, what was intact is remembered in the cache folder of the user, `$XDG_CACHE_HOME/pejax` or
-`~/.cache/pejax`, by the name, the size and the last change of its file: the next program decodes only what is new. The
-folder may be deleted.
+If that took long, what was intact is remembered in the cache folder of the user (`train.data.user_cache`), by the name,
+the size and the last change of its file: the next program decodes only what is new.
 """
 
-import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +19,7 @@ from jaxtyping import UInt64
 
 from train.data.bad import require_readable, say
 from train.data.images.source import CorruptImage, Source
+from train.data.user_cache import cache_file, keep, read_kept
 
 VERSION = 1
 """Counted up where `decode` refuses more: what earlier versions found intact is decoded again."""
@@ -86,7 +84,7 @@ def corrupt(source: Marked, place: Path) -> dict[int, CorruptImage]:
         _decode(source, todo, found, sound)
     finally:  # after Ctrl-C, too
         if time.perf_counter() - begun > KEPT_SECONDS:
-            _write(cache, marks[sound])
+            keep(cache, marks[sound].tobytes())
     return dict(sorted(found.items()))
 
 
@@ -142,23 +140,10 @@ def _digest(source: Marked, index: int, found: dict[int, CorruptImage]) -> int:
 
 def _cache_file(place: Path) -> Path:
     """Return the file in the user's cache with the digests of what was intact in a folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return base / "pejax" / f"intact-{hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]}"
+    return cache_file(f"intact-{hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]}")
 
 
 def _read(cache: Path) -> UInt64[np.ndarray, " N"]:
     """Return the digests in a cache file; none where there is no such file."""
-    try:
-        content = cache.read_bytes()
-    except OSError:
-        return np.zeros(0, np.uint64)
+    content = read_kept(cache)
     return np.frombuffer(content[: len(content) // 8 * 8], np.uint64)
-
-
-def _write(cache: Path, marks: UInt64[np.ndarray, " N"]) -> None:
-    """Keep digests, where that is possible: a program never ends because of its cache."""
-    with contextlib.suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache.parent, delete=False) as beside:
-            beside.write(marks.tobytes())
-        os.replace(beside.name, cache)
