@@ -169,6 +169,7 @@ def _sharded(
     }
     out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)
     operands = jax.tree.map(functools.partial(_reshard, sharding.mesh), operands, placed)
+    # Without the checks of varying axes: Pallas's interpreter, which runs kernels on other devices, fails under them.
     mapped = jax.shard_map(attend, mesh=sharding.mesh, in_specs=(placed,), out_specs=(out, out), check_vma=False)
     return mapped(operands)
 

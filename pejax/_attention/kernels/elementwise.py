@@ -90,6 +90,8 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     closed = _trace(hook, params, axes, dtype)
     costs: list[bool] = []
 
+    # `outside` and `inside` walk the same jaxpr, and its order alone says which number an equation reads: both must
+    # meet the equations on tiles, and the parameters among their operands, in the same order.
     def outside(params: Params) -> list[Array]:
         numbers: list[Array] = []
 

@@ -222,6 +222,8 @@ def _call(
     scratch: list[Any],
 ) -> Any:
     """Run a kernel whose first `parallel` axes of the grid are independent; its outputs are shaped as operands."""
+    # The last axis of a grid runs fastest, and the kernels add to scratch and to gradients from one step to the next.
+    # So the axes that are summed over come last and run in order; a chip may split the first ones over its cores.
     n, h, t, d = operands["q"].shape
 
     def at(pick: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
