@@ -14,12 +14,13 @@ from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
 from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, chosen, theme_of
+from pejax._visualize.subject import dims_of
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
 def plot_plane_waves(
     encodings: Mapping[str, Encoding],
-    dims: Dims,
+    dims: Dims | None = None,
     params: Mapping[str, Params] | None = None,
     *,
     pairs: Sequence[int] | None = None,
@@ -33,7 +34,7 @@ def plot_plane_waves(
 
     Args:
         encodings: encodings that rotate, by name.
-        dims: dims that the encodings were made for, on two axes; their `extent` is the grid.
+        dims: dims that the encodings were made for, on two axes; their `extent` is the grid. None = their own.
         params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         pairs: pairs that are drawn. None = three, spread over all.
         head: index of the head whose pairs are drawn.
@@ -50,10 +51,11 @@ def plot_plane_waves(
     Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, axes=2, extent=(8, 8))
         >>> both = {"axial": pejax.encodings.rope_axial(dims), "mixed": pejax.encodings.rope_mixed(dims)}
-        >>> figure = pejax.visualize.plot_plane_waves(both, dims)
+        >>> figure = pejax.visualize.plot_plane_waves(both)
     """
     picture, colors = "plot_plane_waves", theme_of("plot_plane_waves", theme)
     check_encodings(picture, encodings)
+    dims = dims_of(picture, dims, encodings)
     check_axes(picture, dims, 2)
     for encoding in encodings.values():
         check_hooks(picture, encoding, "rotate")
