@@ -252,6 +252,16 @@ def check_dims(encoding: Encoding, q: Array) -> None:
         raise ValueError(f"q must be (*B, T, H, D) with {made}, got shape {q.shape}")
 
 
+def own_dims(encoding: Encoding, dims: Dims | None) -> Dims:
+    """Return the dims given, or those that the encoding was made for; raise ValueError where there are none."""
+    dims = encoding.dims if dims is None else dims
+    if dims is None:
+        raise ValueError(
+            "dims must be given with an encoding made without dims (pejax.Encoding(..., dims=dims)), got None"
+        )
+    return dims
+
+
 def scale_of(encoding: Encoding, scale: float | None) -> float | None:
     """Return the factor of q·k: `scale`, or where it is None the one in the encoding's dims. None = D**-0.5."""
     return encoding.dims.scale if scale is None and encoding.dims is not None else scale

@@ -24,6 +24,7 @@ from pejax._encoding import (
     layer_params,
     merge_params,
     named,
+    own_dims,
     shared_params,
 )
 from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
@@ -193,7 +194,7 @@ class PositionalAttention(nnx.Module):
 @checked
 def attention_module(
     encoding: Encoding,
-    dims: Dims,
+    dims: Dims | None,
     rngs: nnx.Rngs,
     *,
     shared: PositionalAttention | None = None,
@@ -213,7 +214,7 @@ def attention_module(
     Args:
         encoding: the record.
         dims: the dims that the encoding was made for; heads and head_dim as in the layer. Calls are causal if they are,
-            or if the encoding was made so, whatever mask is given.
+            or if the encoding was made so, whatever mask is given. None = the encoding's own.
         rngs: random streams; parameters are drawn from `params`.
         shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
             for all layers). None = this module gets its own.
@@ -223,4 +224,4 @@ def attention_module(
         ValueError: the encoding embeds and `embedded` is False.
     """
     check_embedded(encoding, embedded)
-    return PositionalAttention(encoding, dims, rngs, shared=shared, embedded=embedded)
+    return PositionalAttention(encoding, own_dims(encoding, dims), rngs, shared=shared, embedded=embedded)
