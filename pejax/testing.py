@@ -60,7 +60,7 @@ def shift_deviation(
     probe = draw_probe(seed, dims, reach=reach / 2, dtype=dtype)
     offset = np.floor(np.asarray(extent_of(dims)) * reach / 2).astype(probe.positions.dtype)
     shifted = probe._replace(positions=probe.positions + offset)
-    before, after = (dense_terms(encoding, params, dims, one) for one in (probe, shifted))
+    before, after = (dense_terms(encoding, params, dims, tokens) for tokens in (probe, shifted))
     return _largest_deviation(zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))
 
 
@@ -183,8 +183,8 @@ def _tiles_of_head(
         full = bias(params_h, q, k, positions, positions)
         tiles = [bias(params_h, q[rows], k[keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((jnp.concatenate(tiles, axis=1), full[rows]))
-        one = lambda q, k, p, s: bias(params_h, q[None], k[None], p[None], s[None])[0, 0]
-        pairs.append((_each_pair(one, (0, None, 0, None), (None, 0, None, 0))(q, k, positions, positions), full))
+        of_pair = lambda q, k, p, s: bias(params_h, q[None], k[None], p[None], s[None])[0, 0]
+        pairs.append((_each_pair(of_pair, (0, None, 0, None), (None, 0, None, 0))(q, k, positions, positions), full))
         if encoding.distance_bias is not None:
             pairs.append((encoding.distance_bias(params_h, positions - positions[0]), full[0]))
     if values is not None:
@@ -192,8 +192,8 @@ def _tiles_of_head(
         full = values(params_h, weights, positions, positions)
         tiles = [values(params_h, weights[rows, keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((sum(tiles[1:], tiles[0]), full[rows]))
-        one = lambda weight, p, s: values(params_h, weight[None, None], p[None], s[None])[0]
-        pairs.append((_each_pair(one, (0, 0, None), (0, None, 0))(weights, positions, positions).sum(axis=1), full))
+        of_pair = lambda weight, p, s: values(params_h, weight[None, None], p[None], s[None])[0]
+        pairs.append((_each_pair(of_pair, (0, 0, None), (0, None, 0))(weights, positions, positions).sum(axis=1), full))
     return pairs
 
 
@@ -212,8 +212,8 @@ def _largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndar
 
 def _deviation(actual: np.ndarray, expected: np.ndarray) -> float:
     """Return the deviation of one pair; equal infinities, which hide the same keys, deviate by 0."""
-    same = np.isinf(expected) & (actual == expected)
-    actual, expected = np.where(same, 0.0, actual), np.where(same, 0.0, expected)
+    same_infinity = np.isinf(expected) & (actual == expected)
+    actual, expected = np.where(same_infinity, 0.0, actual), np.where(same_infinity, 0.0, expected)
     return float(np.max(np.abs(actual - expected)) / np.maximum(1.0, np.max(np.abs(expected))))
 
 

@@ -34,8 +34,8 @@ def extend_encoding(encoding: Encoding, dims: Dims | None, extend: Extension) ->
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
-    for own in () if encoding.spec is None else (encoding.spec, *encoding.spec.parts):
-        check_scalings((*(own.extend.terms if own.extend else ()), *extend.terms))
+    for spec in () if encoding.spec is None else (encoding.spec, *encoding.spec.parts):
+        check_scalings((*(spec.extend.terms if spec.extend else ()), *extend.terms))
     dims = own_dims(encoding, dims)
     encoding = dataclasses.replace(encoding, dims=dims) if encoding.dims is None else encoding
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):

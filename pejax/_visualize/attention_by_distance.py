@@ -32,11 +32,11 @@ def entropies(
     encoding: Encoding, dims: Dims, params: Params | None, length: int, draws: int
 ) -> Float[np.ndarray, "N H"]:
     """Return the mean entropy of a row of weights, in nats, for each draw of tokens and projections and each head."""
-    found = []
+    rows = []
     for seed in range(draws):
         weights = weights_of(encoding, dims, make_layer(encoding, dims, params, length, seed=seed))
-        found.append(-jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=-1).mean(axis=-1))
-    return np.asarray(found)
+        rows.append(-jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=-1).mean(axis=-1))
+    return np.asarray(rows)
 
 
 SAME = 0.06
@@ -47,12 +47,12 @@ def _coinciding(curves: Mapping[str, Float[np.ndarray, " L"]]) -> list[list[str]
     """Return the names of curves, those together that coincide with the first of them."""
     groups: list[list[str]] = []
     for name, curve in curves.items():
-        same = (names for names in groups if np.max(np.abs(curves[names[0]] - curve)) < SAME)
-        found = next(same, None)
-        if found is None:
+        matches = (names for names in groups if np.max(np.abs(curves[names[0]] - curve)) < SAME)
+        group = next(matches, None)
+        if group is None:
             groups.append([name])
         else:
-            found.append(name)
+            group.append(name)
     return groups
 
 
@@ -100,23 +100,23 @@ def plot_attention_entropy(
     if len(lengths) < 2:
         refuse(picture, "lengths must be at least two", tuple(lengths))
     lengths = sorted(lengths)
-    found = {
-        name: np.stack([entropies(one, dims, (params or {}).get(name), length, draws) for length in lengths])
-        for name, one in encodings.items()
+    measured = {
+        name: np.stack([entropies(encoding, dims, (params or {}).get(name), length, draws) for length in lengths])
+        for name, encoding in encodings.items()
     }
-    apart = {name: values.mean(axis=1) for name, values in found.items()}
-    apart = {name: heads for name, heads in apart.items() if np.ptp(heads[-1]) > 0.5}
-    canvas = Canvas(colors, 2 if apart else 1, 1, panel=(WIDE, 3.6), sharex=True)
+    by_head = {name: values.mean(axis=1) for name, values in measured.items()}
+    by_head = {name: heads for name, heads in by_head.items() if np.ptp(heads[-1]) > 0.5}
+    canvas = Canvas(colors, 2 if by_head else 1, 1, panel=(WIDE, 3.6), sharex=True)
     left = canvas.panels[0, 0]
     rows = [np.log(np.arange(1, n + 1)).mean() if dims.causal else np.log(n) for n in lengths]
-    curves = {name: values.mean(axis=(1, 2)) for name, values in found.items()}
+    curves = {name: values.mean(axis=(1, 2)) for name, values in measured.items()}
     together = _coinciding(curves)
     for i, names in enumerate(together):
         style = {"marker": "os^Dv"[i % 5], "markersize": 5, **canvas.line(i)}
         left.plot(lengths, curves[names[0]], label=textwrap.fill(", ".join(names), 26), linewidth=1.5, **style)
     left.set_title("mean over heads" if dims.heads > 1 else "one head")
     right = canvas.panels[-1, 0]
-    for name, heads in apart.items():
+    for name, heads in by_head.items():
         style = canvas.line(next(i for i, names in enumerate(together) if name in names))
         right.plot(lengths, heads, linewidth=1.0, **style)
         right.plot([], [], label=f"{name}, each head", **style)
@@ -132,10 +132,10 @@ def plot_attention_entropy(
     right.set_xlabel("length, tokens")
     handles, labels = left.get_legend_handles_labels()
     canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center", ncols=2)
-    if apart:
+    if by_head:
         named = dict(zip(*right.get_legend_handles_labels()[::-1], strict=True))
-        own = [f"{name}, each head" for name in apart]
-        canvas.legend(right, handles=[named[label] for label in own], labels=own, loc="upper left")
+        head_labels = [f"{name}, each head" for name in by_head]
+        canvas.legend(right, handles=[named[label] for label in head_labels], labels=head_labels, loc="upper left")
     return canvas.figure
 
 
@@ -143,12 +143,12 @@ def logits_by_distance(
     encoding: Encoding, dims: Dims, params: Params | None, length: int, draws: int
 ) -> Float[np.ndarray, "N H R"]:
     """Return the logits of the last of `length` equal words with all of them, at distances 0, 1, ... before it."""
-    found = []
+    rows = []
     for seed in range(draws):
         layer = _copies(encoding, dims, params, length, seed)
         logits = products_of(encoding, dims, layer) + bias_of(encoding, layer)
-        found.append(np.asarray(logits)[:, -1, ::-1])
-    return np.stack(found)
+        rows.append(np.asarray(logits)[:, -1, ::-1])
+    return np.stack(rows)
 
 
 class DistancePictures(Subject):

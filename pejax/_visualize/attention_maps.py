@@ -79,8 +79,8 @@ def plot_extrapolation(
     length = times * (trained or 1)
     maps = {}
     for name, encoding in encodings.items():
-        own = None if params is None else params.get(name)
-        total = sum(_weights_of_copies(encoding, dims, own, length, seed) for seed in range(draws))
+        own_params = None if params is None else params.get(name)
+        total = sum(_weights_of_copies(encoding, dims, own_params, length, seed) for seed in range(draws))
         weights = seen_only(encoding, dims, total)[head]
         maps[name] = weights / np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
     source = "copies of random words, initial parameters" if params is None else "copies of random words"
@@ -135,9 +135,9 @@ class WeightPictures(Subject):
         encoding, dims, params = self.parts
         picture, colors = "Pictures.attention_weights", self.colors
         extent = extent_of(picture, dims, length)
-        shown = chosen(picture, "heads", heads, dims.heads, 8)
+        indices = chosen(picture, "heads", heads, dims.heads, 8)
         weights = seen_only(
             encoding, dims, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed))
         )
-        matrices = {f"head {head}": weights[head] for head in shown}
+        matrices = {f"head {head}": weights[head] for head in indices}
         return pair_maps(matrices, colors, dims, titled(self.name, "attention weights"), "weight", signed=False)

@@ -77,8 +77,8 @@ def plot_word_order(
     size, title = (2.6, 1.1 + 0.2 * len(sentence)), "attention output of each word"
     canvas = Canvas(colors, len(encodings), 3, panel=size, title=title)
     for row, (name, encoding) in zip(canvas.panels, encodings.items(), strict=True):
-        own = (params or {}).get(name)
-        forward, backward = (_outputs(encoding, dims, own, x) for x in (words, words[::-1]))
+        own_params = (params or {}).get(name)
+        forward, backward = (_outputs(encoding, dims, own_params, x) for x in (words, words[::-1]))
         backward = backward[::-1]
         top = float(np.max(np.abs([forward, backward])))
         change = float(np.max(np.abs(backward - forward)))

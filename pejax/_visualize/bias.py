@@ -38,10 +38,10 @@ def _by_distance(
         refuse("Pictures.bias_curves", "the bias must read positions alone", "one that reads queries")
     size = length if is_causal(encoding, dims) else 2 * length - 1
     zeros = jnp.zeros((size, dims.heads, dims.head_dim), jnp.float32)
-    whole = np.asarray(head_by_head(hook, params, zeros, zeros, jnp.arange(size)))
+    matrix = np.asarray(head_by_head(hook, params, zeros, zeros, jnp.arange(size)))
     if is_causal(encoding, dims):
-        return np.arange(size), whole[:, -1, ::-1]
-    return np.arange(size) - (length - 1), whole[:, length - 1]
+        return np.arange(size), matrix[:, -1, ::-1]
+    return np.arange(size) - (length - 1), matrix[:, length - 1]
 
 
 class BiasPictures(Subject):
@@ -78,9 +78,9 @@ class BiasPictures(Subject):
         picture, colors = "Pictures.bias", self.colors
         check_hooks(picture, encoding, "bias", "distance_bias")
         extent = extent_of(picture, dims, length)
-        shown = chosen(picture, "heads", heads, dims.heads, 8)
+        indices = chosen(picture, "heads", heads, dims.heads, 8)
         bias = seen_only(encoding, dims, bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
-        matrices = {f"head {head}": bias[head] for head in shown}
+        matrices = {f"head {head}": bias[head] for head in indices}
         return pair_maps(
             matrices, colors, dims, titled(self.name, "bias of each head"), "added to the logit", signed=True
         )
@@ -115,12 +115,12 @@ class BiasPictures(Subject):
         check_hooks(picture, encoding, "bias", "distance_bias")
         check_axes(picture, dims, 1)
         extent = twice_trained(picture, dims, length)
-        shown = chosen(picture, "heads", heads, dims.heads, 8)
+        indices = chosen(picture, "heads", heads, dims.heads, 8)
         params = settled(encoding, params, extent)
         distances, curves = _by_distance(encoding, dims, params, extent)
         canvas = Canvas(colors, panel=(WIDE, 3.6))
         axes = canvas.panels[0, 0]
-        for i, head in enumerate(shown):
+        for i, head in enumerate(indices):
             axes.plot(distances, curves[head], label=f"head {head}", linewidth=1.5, **canvas.line(i))
         trained = exceeded(dims, extent)
         if trained is not None:
@@ -169,13 +169,13 @@ class BiasPictures(Subject):
         row, column = (rows // 2, columns // 2) if patch is None else patch
         if not (0 <= row < rows and 0 <= column < columns):
             refuse(picture, f"patch must be within the grid {extent}", patch)
-        shown = chosen(picture, "heads", heads, dims.heads, 4)
+        indices = chosen(picture, "heads", heads, dims.heads, 4)
         bias = np.asarray(bias_of(encoding, make_layer(encoding, dims, params, extent, seed=seed)))
         of_patch = bias[:, row * columns + column].reshape(-1, rows, columns)
-        scale = shared_scale([of_patch[head] for head in shown])
+        scale = shared_scale([of_patch[head] for head in indices])
         title = titled(self.name, f"bias of the query at row {row}, column {column}")
-        canvas = Canvas.of(colors, len(shown), panel=(2.3, 2.05), title=title, sharex=True, sharey=True)
-        for axes, head in zip(canvas.panels.flat, shown, strict=False):
+        canvas = Canvas.of(colors, len(indices), panel=(2.3, 2.05), title=title, sharex=True, sharey=True)
+        for axes, head in zip(canvas.panels.flat, indices, strict=False):
             image = canvas.heat_map(axes, of_patch[head], signed=True, aspect="equal", **scale)
             axes.plot(column, row, "s", markersize=7, color=colors.mark, markerfacecolor="none", markeredgewidth=1.8)
             axes.set_title(f"head {head}")

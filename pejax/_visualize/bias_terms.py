@@ -57,16 +57,18 @@ def plot_t5_buckets(
     check_count(picture, reach=reach)
     canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.2), title="T5: bucket of each distance", sharex=True)
     relative = np.arange(-reach, reach + 1)
-    for axes, both in zip(canvas.panels[:, 0], (True, False), strict=True):
-        kept = relative if both else relative[relative <= 0]
-        sides = (kept[kept <= 0], kept[kept > 0])
-        for i, side in enumerate(sides[: 1 + both]):
-            bucket = t5_bucket(jnp.asarray(side), bidirectional=both, buckets=buckets, max_distance=max_distance)
+    for axes, bidirectional in zip(canvas.panels[:, 0], (True, False), strict=True):
+        distances = relative if bidirectional else relative[relative <= 0]
+        sides = (distances[distances <= 0], distances[distances > 0])
+        for i, side in enumerate(sides[: 1 + bidirectional]):
+            bucket = t5_bucket(
+                jnp.asarray(side), bidirectional=bidirectional, buckets=buckets, max_distance=max_distance
+            )
             label = ("keys before the query, and itself", "keys after the query")[i]
             axes.plot(side, np.asarray(bucket), drawstyle="steps-mid", linewidth=1.5, label=label, **canvas.line(i))
-        for i, edge in enumerate((-max_distance, max_distance)[: 1 + both]):
+        for i, edge in enumerate((-max_distance, max_distance)[: 1 + bidirectional]):
             canvas.mark_trained(axes, edge, label="" if i else f"max_distance, {max_distance} tokens")
-        axes.set(title="bidirectional" if both else "causal", ylabel="bucket")
+        axes.set(title="bidirectional" if bidirectional else "causal", ylabel="bucket")
         canvas.grid(axes)
     handles, labels = canvas.panels[0, 0].get_legend_handles_labels()
     canvas.legend(canvas.figure, handles=handles, labels=labels, loc="outside lower center")

@@ -69,13 +69,13 @@ class Variants(NamedTuple):
 
     def longer(self, dims: Dims) -> Encoding:
         """Return the encoding as it reads sequences beyond the trained length: a table must be resized."""
-        own = parse(self.spec)
-        return make_encoding(own, dims, "resize" if self.name == "learned" and own.extend is None else None)
+        spec = parse(self.spec)
+        return make_encoding(spec, dims, "resize" if self.name == "learned" and spec.extend is None else None)
 
     def compared(self, dims: Dims) -> dict[str, Encoding]:
         """Return the encoding with `none` beside it."""
-        others = {} if self.name == "none" else {"none": make_encoding("none", dims)}
-        return {**others, self.spec: self.longer(dims)}
+        baseline = {} if self.name == "none" else {"none": make_encoding("none", dims)}
+        return {**baseline, self.spec: self.longer(dims)}
 
 
 def variants_of(spec: str) -> Variants:
@@ -212,8 +212,8 @@ def _learned_frequencies(variants: Variants, theme: str) -> Any:
 
 
 def _plane_waves(variants: Variants, theme: str) -> Any:
-    others = {"rope_axial": make_encoding("rope_axial", GRID), "rope_mixed": make_encoding("rope_mixed", GRID)}
-    encodings = {**others, variants.spec: variants.encodings["on_grid"]}
+    peers = {"rope_axial": make_encoding("rope_axial", GRID), "rope_mixed": make_encoding("rope_mixed", GRID)}
+    encodings = {**peers, variants.spec: variants.encodings["on_grid"]}
     return frequencies.plot_plane_waves(encodings, GRID, theme=theme)
 
 
@@ -323,18 +323,18 @@ TOGETHER = (
 """The pictures of all encodings together."""
 
 
-def write(made: Any, path: Path, kind: str) -> Iterator[Path]:
+def write(drawing: Any, path: Path, kind: str) -> Iterator[Path]:
     """Write a figure as one file of this kind, an animation as GIF and HTML, a page as HTML, and give each path."""
-    if isinstance(made, Animation):
+    if isinstance(drawing, Animation):
         for suffix in (".gif", ".html"):
-            yield made.save(path.with_suffix(suffix))
-    elif isinstance(made, str):
+            yield drawing.save(path.with_suffix(suffix))
+    elif isinstance(drawing, str):
         path = path.with_suffix(".html")
-        path.write_text(made, encoding="utf-8")
+        path.write_text(drawing, encoding="utf-8")
         yield path
     else:
         path = path.with_suffix(f".{kind}")
-        made.savefig(path, dpi=120)
+        drawing.savefig(path, dpi=120)
         yield path
 
 
@@ -369,17 +369,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--theme", default="light", help=f"{' or '.join(THEMES)} (default: light)")
     parser.add_argument("--format", default="png", help="png, svg or pdf, of still pictures (default: png)")
     parser.add_argument("--only", default="", help="names of pictures, joined by commas (default: all that suit)")
-    given = parser.parse_args(arguments)
-    if given.theme not in THEMES:
-        refuse(f"--theme must be one of {', '.join(THEMES)}, got {given.theme!r}")
-    if given.format not in ("png", "svg", "pdf"):
-        refuse(f"--format must be one of png, svg, pdf, got {given.format!r}")
+    options = parser.parse_args(arguments)
+    if options.theme not in THEMES:
+        refuse(f"--theme must be one of {', '.join(THEMES)}, got {options.theme!r}")
+    if options.format not in ("png", "svg", "pdf"):
+        refuse(f"--format must be one of png, svg, pdf, got {options.format!r}")
     try:
         for package in ("matplotlib", "plotly", "PIL"):
             require(package)
         visible_devices()
-        work = list(_work(given.encoding, given.only))
-        folder = Path(given.out)
+        work = list(_work(options.encoding, options.only))
+        folder = Path(options.out)
         folder.mkdir(parents=True, exist_ok=True)
     except (ValueError, TypeError, ImportError, OSError) as refusal:
         refuse(str(refusal))
@@ -387,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     files = 0
     for i, (name, picture, variants) in enumerate(work, 1):
         (folder / name).mkdir(exist_ok=True)
-        for path in write(picture.draw(variants, given.theme), folder / name / picture.name, given.format):
+        for path in write(picture.draw(variants, options.theme), folder / name / picture.name, options.format):
             files += 1
             print(f"[{i}/{len(work)}] {printable(str(path))}", flush=True)
     print(f"{files} files in {time.perf_counter() - began:.0f} s")
@@ -400,11 +400,11 @@ def _work(spec: str, only: str) -> Iterator[tuple[str, Picture, Any]]:
         ValueError: an unknown encoding or picture, or one that does not suit.
         TypeError: an argument of another type in the spec.
     """
-    known = sorted({picture.name for picture in (*PICTURES, *TOGETHER)})
-    wanted = [name.strip() for name in only.split(",") if name.strip()]
-    for name in wanted:
-        if name not in known:
-            raise ValueError(unknown_name("picture", name, known))
+    names = sorted({picture.name for picture in (*PICTURES, *TOGETHER)})
+    selection = [name.strip() for name in only.split(",") if name.strip()]
+    for name in selection:
+        if name not in names:
+            raise ValueError(unknown_name("picture", name, names))
     if spec != "all" and re.fullmatch(r"\w+", spec) and spec not in ENCODINGS:
         raise ValueError(unknown_name("encoding", spec, [*ENCODINGS, "all"]))
     drawings: list[tuple[str, Picture, Any]] = []
@@ -414,7 +414,7 @@ def _work(spec: str, only: str) -> Iterator[tuple[str, Picture, Any]]:
         drawings += [(folder, picture, variants) for picture in PICTURES if picture.suits(variants)]
     if spec == "all":
         drawings += [("all", picture, None) for picture in TOGETHER]
-    chosen = [drawing for drawing in drawings if not wanted or drawing[1].name in wanted]
+    chosen = [drawing for drawing in drawings if not selection or drawing[1].name in selection]
     if not chosen:
         raise ValueError(
             f"{spec} has no picture {only!r}; it has {', '.join(picture.name for _, picture, _ in drawings)}"

@@ -48,22 +48,22 @@ class Moved(NamedTuple):
 
     def places(self) -> dict[str, list[int]]:
         """Return the positions of each word."""
-        return {word: [k for k, one in enumerate(self.words) if one == word] for word in dict.fromkeys(self.words)}
+        return {word: [k for k, other in enumerate(self.words) if other == word] for word in dict.fromkeys(self.words)}
 
     def apart(self, frame: int) -> list[int]:
         """Return tokens whose numbers have room: each is farther than a part of the picture from those before it."""
-        points, kept = self.points[frame], []
+        points, labels = self.points[frame], []
         least = 0.08 * float(np.max(np.ptp(self.points, axis=(0, 1))))
         for k, point in enumerate(points):
-            if all(np.linalg.norm(point - points[other]) > least for other in kept):
-                kept.append(k)
-        return kept
+            if all(np.linalg.norm(point - points[other]) > least for other in labels):
+                labels.append(k)
+        return labels
 
     def limits(self, margin: float) -> list[list[float]]:
         """Return the two ends of each axis, with a margin as a part of the longest one."""
         low, high = self.points.min(axis=(0, 1)), self.points.max(axis=(0, 1))
         margin = margin * float(np.max(high - low)) + 1e-6
-        return [[float(one - margin), float(other + margin)] for one, other in zip(low, high, strict=True)]
+        return [[float(lowest - margin), float(other + margin)] for lowest, other in zip(low, high, strict=True)]
 
 
 def moved_points(
@@ -86,8 +86,8 @@ def moved_points(
     shares = np.linspace(0.0, 1.0, frames)
     acts = encoding.embed is not None or encoding.rotate is not None
     position = jnp.arange(len(words), dtype=jnp.float32)
-    found = [_representation(encoding, dims, params, x, position * float(share), acts) for share in shares]
-    points = np.stack([np.asarray(one, np.float64) for one in found])
+    arrays = [_representation(encoding, dims, params, x, position * float(share), acts) for share in shares]
+    points = np.stack([np.asarray(array, np.float64) for array in arrays])
     flat = points.reshape(-1, points.shape[-1])
     directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)[2][:3]
     what = "queries of the first head" if acts else "attention outputs of the first head"
@@ -117,10 +117,10 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
 
     def clouds(points: np.ndarray) -> list[Any]:
         traces = []
-        for i, (word, own) in enumerate(moved.places().items()):
-            x, y, z = points[own].T
+        for i, (word, tokens) in enumerate(moved.places().items()):
+            x, y, z = points[tokens].T
             marker = {"size": 6, "color": colors.lines[i % len(colors.lines)]}
-            places = [str(k) for k in own]
+            places = [str(k) for k in tokens]
             style = {"mode": "markers+text", "text": places, "textfont": {"size": 11, "color": colors.ink}}
             traces.append(go.Scatter3d(x=x, y=y, z=z, name=word, marker=marker, **style))
         return traces
@@ -236,10 +236,10 @@ class PointPictures(Subject):
                 axis.label.set_color(colors.ink)
                 axis.set_tick_params(colors=colors.ink, labelsize=7)
                 axis.set_label_text(f"direction {side}", fontsize=8)
-            for color, (word, own) in zip(colors.lines * 9, moved.places().items(), strict=False):
-                for k in own:
+            for color, (word, tokens) in zip(colors.lines * 9, moved.places().items(), strict=False):
+                for k in tokens:
                     axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
-                axes.scatter(*moved.points[at, own].T, color=color, s=28, label=word, depthshade=False)
+                axes.scatter(*moved.points[at, tokens].T, color=color, s=28, label=word, depthshade=False)
             for k in moved.apart(at):
                 axes.text(*moved.points[at, k], f" {k}", fontsize=8, color=colors.ink)
             axes.set(**limits)
@@ -253,8 +253,8 @@ class PointPictures(Subject):
             legend.get_title().set_color(colors.ink)
 
         def page() -> str:
-            whole = _plotly_figure(moved, colors, titled(self.name, moved.what))
-            text = str(whole.to_html(include_plotlyjs=True, full_html=True))
+            turnable = _plotly_figure(moved, colors, titled(self.name, moved.what))
+            text = str(turnable.to_html(include_plotlyjs=True, full_html=True))
             return text.replace("<body>", f'<body style="margin:0;background:{colors.paper}">', 1)
 
         draw(0)

@@ -103,11 +103,11 @@ class RotationPictures(Subject):
         encoding, dims, params = self.parts
         picture, colors = "Pictures.rotation", self.colors
         tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
-        shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
+        indices = chosen(picture, "pairs", pairs, len(frequencies), 4)
         heading = titled(self.name, f"the same vector at positions 0 to {positions - 1}")
-        canvas = Canvas.of(colors, len(shown), panel=(2.4, 2.7), title=heading)
+        canvas = Canvas.of(colors, len(indices), panel=(2.4, 2.7), title=heading)
         shades, unit = tokens_as_colors(positions, colors), "token" if dims.axes == 1 else "patch"
-        for axes, pair in zip(canvas.panels.flat, shown, strict=False):
+        for axes, pair in zip(canvas.panels.flat, indices, strict=False):
             plane(axes, colors)
             for tip, shade in zip(tips[:, pair], shades, strict=True):
                 hand(axes, tip, shade, linewidth=1.3)
@@ -149,13 +149,13 @@ class RotationPictures(Subject):
         encoding, dims, params = self.parts
         picture, colors = "Pictures.rotation_animation", self.colors
         tips, frequencies = _clock(picture, encoding, dims, params, positions, head)
-        shown = chosen(picture, "pairs", pairs, len(frequencies), 4)
+        indices = chosen(picture, "pairs", pairs, len(frequencies), 4)
         unit = "token" if dims.axes == 1 else "patch"
-        canvas = Canvas(colors, 1, len(shown), panel=(3.0, 3.1), title=titled(self.name, "position 0"))
+        canvas = Canvas(colors, 1, len(indices), panel=(3.0, 3.1), title=titled(self.name, "position 0"))
 
         def draw(i: int) -> None:
             canvas.title(titled(self.name, f"position {i}"))
-            for side, (axes, pair) in enumerate(zip(canvas.panels[0], shown, strict=True)):
+            for side, (axes, pair) in enumerate(zip(canvas.panels[0], indices, strict=True)):
                 canvas.redress(axes)
                 plane(axes, colors)
                 axes.plot(*tips[max(0, i - 12) : i + 1, pair].T, ".", color=colors.faint, markersize=4)
@@ -212,7 +212,7 @@ class RotationPictures(Subject):
         after = np.asarray(applied(rotate, params, before, jnp.asarray(at)))[:, head]
         x = np.asarray(before)[:, head]
         pairs = planes_of(picture, encoding, dims, params)
-        (shown,) = chosen(picture, "pair", [pair], len(pairs), 1)
+        (index,) = chosen(picture, "pair", [pair], len(pairs), 1)
         frequencies = measured_frequencies(picture, encoding, dims, params)[head, 0]
         canvas = Canvas(colors, 4, 1, panel=(WIDE, 2.9), title=titled(self.name, "queries, turned pair by pair"))
         top = float(np.max(np.abs([x, after])))
@@ -228,7 +228,7 @@ class RotationPictures(Subject):
         second.set(title="angles: position · frequency", xlabel="pair")
         second.set_yticks(at, rows)
         second.xaxis.get_major_locator().set_params(integer=True)
-        channels = list(pairs[shown])
+        channels = list(pairs[index])
         reach = 1.35 * float(np.max(np.hypot(*after[:, channels].T)))
         plane(last, colors, reach)
         ticks = max(np.floor(reach), 1.0) * np.array([-1, 0, 1])
@@ -239,6 +239,6 @@ class RotationPictures(Subject):
             tip = after[position, channels]
             place = tip * (1 + 0.09 * reach / max(float(np.hypot(*tip)), 1e-6))  # beyond the tip, even of a short hand
             last.annotate(f"{position}", place, color=colors.ink, fontsize=SMALL, ha="center", va="center")
-        last.set(title=f"pair {shown} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
+        last.set(title=f"pair {index} in its plane\ngray: before", xlabel=f"channel {channels[0]}")
         last.set_ylabel(f"channel {channels[1]}")
         return canvas.figure

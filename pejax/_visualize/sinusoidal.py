@@ -104,11 +104,11 @@ class EmbeddingPictures(Subject):
         colors = self.colors
         table = added_table("Pictures.embedding_curves", encoding, dims, params, length)
         width = table.shape[1]
-        few = sorted({0, width // 8, width // 4, width // 2, width - 1}) if channels is None else channels
-        shown = chosen("Pictures.embedding_curves", "channels", few, width, 5)
+        choice = sorted({0, width // 8, width // 4, width // 2, width - 1}) if channels is None else channels
+        indices = chosen("Pictures.embedding_curves", "channels", choice, width, 5)
         title = titled(self.name, "channels by position")
-        canvas = Canvas(colors, len(shown), panel=(WIDE, 1.25), title=title, sharex=True, sharey=True)
-        for i, (axes, channel) in enumerate(zip(canvas.panels[:, 0], shown, strict=True)):
+        canvas = Canvas(colors, len(indices), panel=(WIDE, 1.25), title=title, sharex=True, sharey=True)
+        for i, (axes, channel) in enumerate(zip(canvas.panels[:, 0], indices, strict=True)):
             axes.plot(np.arange(len(table)), table[:, channel], linewidth=1.4, **canvas.line(i))
             axes.set_ylabel(f"channel {channel}")
             canvas.grid(axes)

@@ -56,6 +56,6 @@ def dims_of(picture: str, dims: Dims | None, encodings: Mapping[str, Encoding]) 
         return dims
     made_for = list(dict.fromkeys(encoding.dims for encoding in encodings.values()))
     if len(made_for) != 1 or made_for[0] is None:
-        made = "encodings that were made for different dims" if len(made_for) > 1 else "an encoding made without dims"
-        refuse(picture, "dims must be given where the encodings do not say them", made)
+        got = "encodings that were made for different dims" if len(made_for) > 1 else "an encoding made without dims"
+        refuse(picture, "dims must be given where the encodings do not say them", got)
     return made_for[0]

@@ -135,8 +135,8 @@ class PositionalAttention(nnx.Module):
         """
         dims = self.dims
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
-            wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
-            raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
+            expected = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
+            raise ValueError(f"query and key must have {expected} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
         bound = self._bound or _Bound(self._default_positions(queries, keys), None, None, None)
         (q_tokens, k_tokens, extent, step), bound.is_read = bound.arguments, True

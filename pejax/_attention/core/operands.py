@@ -284,9 +284,9 @@ def _unplaced_bias(
     """
 
     def number(params: Params) -> Array:
-        own = {**shared.args[0], **params}
-        with naming_hook("unplaced_bias", shared, own):
-            result = shared.func(own)
+        head_params = {**shared.args[0], **params}
+        with naming_hook("unplaced_bias", shared, head_params):
+            result = shared.func(head_params)
         check_returned("unplaced_bias", shared, "one number, ()", (), result)
         return jnp.asarray(result, jnp.float32)
 
