@@ -84,9 +84,9 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
 
     @functools.wraps(function)
     def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
-        given = bind(name, signature, args, options, ways)
-        read_arguments(name, signature, given.arguments, ways)
-        return function(*given.args, **given.kwargs)
+        bound = bind(name, signature, args, options, ways)
+        read_arguments(name, signature, bound.arguments, ways)
+        return function(*bound.args, **bound.kwargs)
 
     return reading
 
@@ -138,30 +138,35 @@ def _refused_call(
     ways: Mapping[str, str],
 ) -> str:
     """Return what is wrong with a call that does not fit a signature; empty where Python says it well."""
-    parameters = {name: one for name, one in signature.parameters.items() if name != "self"}
-    by_place = [name for name, one in parameters.items() if one.kind is not one.KEYWORD_ONLY]
+    parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
+    by_place = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
     args = args["self" in signature.parameters :]
-    given = options.keys() | {*by_place[: len(args)]}
+    supplied = options.keys() | {*by_place[: len(args)]}
     for name in options:
         if name not in parameters:
-            known = [name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
-            return unknown_argument(caller, name, known, ways)
+            choices = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+            return unknown_argument(caller, name, choices, ways)
     if len(args) > len(by_place):
-        rest = [name for name in parameters if name not in by_place]
-        takes = f"{', '.join(by_place) or 'nothing'} by place{', and ' + ', '.join(rest) + ' by name' if rest else ''}"
+        keywords = [name for name in parameters if name not in by_place]
+        by_name = f", and {', '.join(keywords)} by name" if keywords else ""
+        takes = f"{', '.join(by_place) or 'nothing'} by place{by_name}"
         return f"{caller} takes {takes}; got {len(args)} arguments by place"
-    for name, one in parameters.items():
-        if one.default is one.empty and one.kind is not one.VAR_KEYWORD and name not in given:
-            rule = kind_of(one.annotation).rule
+    for name, parameter in parameters.items():
+        if (
+            parameter.default is parameter.empty
+            and parameter.kind is not parameter.VAR_KEYWORD
+            and name not in supplied
+        ):
+            rule = kind_of(parameter.annotation).rule
             return f"{caller}: missing a required argument: {name!r}{'' if rule == 'anything' else f', {rule}'}"
     return ""
 
 
 def checked_fields(cls: Class) -> Class:
     """Decorate a dataclass so that its fields are read by their annotations."""
-    made: Any = checked(cls.__init__)
-    made.__qualname__ = f"{cls.__qualname__}.__init__"
-    cls.__init__ = made
+    init: Any = checked(cls.__init__)
+    init.__qualname__ = f"{cls.__qualname__}.__init__"
+    cls.__init__ = init
     return cls
 
 
@@ -190,8 +195,8 @@ def read_arguments(
             if parameter.kind is parameter.VAR_KEYWORD:
                 continue
             if parameter.kind is parameter.VAR_POSITIONAL:
-                each = enumerate(value)
-                given[name] = tuple(_read(f"{caller}: {name}[{n}]", one, parameter.annotation) for n, one in each)
+                items = enumerate(value)
+                given[name] = tuple(_read(f"{caller}: {name}[{n}]", item, parameter.annotation) for n, item in items)
             else:
                 given[name] = _read(f"{caller}: {name}", value, parameter.annotation, shapes, ways.get(name))
             read = given[name]
@@ -241,7 +246,7 @@ def shown(value: Any) -> str:
         return f"{value}, which is not finite"
     if isinstance(value, type) or inspect.isroutine(value):
         return getattr(value, "__qualname__", "a function")
-    if isinstance(value, list | tuple) and any(isinstance(one, jax.Array | np.ndarray) for one in value):
+    if isinstance(value, list | tuple) and any(isinstance(item, jax.Array | np.ndarray) for item in value):
         text = f"{type(value).__name__} of {', '.join(map(shown, value))}"
     else:
         text = " ".join(repr(value).split())
@@ -262,10 +267,12 @@ def kind_of(hint: Any) -> Kind:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         # a list becomes a NumPy array where that is allowed, in float64
-        numpy_first = sorted(inner, key=lambda one: getattr(one, "array_type", one) is not np.ndarray)
-        if any(getattr(one, "array_type", None) is jax.Array for one in inner):  # JAX computes with NumPy's, too
-            return _one_of([_array(one, _law(one)) if _is_array(one) else kind_of(one) for one in numpy_first])
-        return _one_of([kind_of(one) for one in numpy_first])
+        numpy_first = sorted(inner, key=lambda option: getattr(option, "array_type", option) is not np.ndarray)
+        if any(getattr(option, "array_type", None) is jax.Array for option in inner):  # JAX computes with NumPy's, too
+            return _one_of(
+                [_array(option, _law(option)) if _is_array(option) else kind_of(option) for option in numpy_first]
+            )
+        return _one_of([kind_of(option) for option in numpy_first])
     if origin is typing.Literal:
         return Kind(f"one of {', '.join(map(repr, inner))}", _choice(inner), lambda value: value in inner)
     if origin is tuple or origin is collections.abc.Sequence:
@@ -297,17 +304,17 @@ def _one_of(kinds: list[Kind]) -> Kind:
 
     def read(value: Any) -> Any:
         refusal: Exception = TypeError()
-        for one in [kind for kind in kinds if kind.takes(value)] or kinds:
+        for candidate in [kind for kind in kinds if kind.takes(value)] or kinds:
             try:
-                return one.read(value)
+                return candidate.read(value)
             except DigitsLost:
                 raise
             except REFUSALS as found:
                 refusal = refusal if isinstance(refusal, ValueError) else found  # one kind fits but for the shape
         raise refusal
 
-    *others, last = dict.fromkeys(kind.rule for kind in kinds)
-    rule = f"{', '.join(others)} or {last}" if others else last
+    *rules, last = dict.fromkeys(kind.rule for kind in kinds)
+    rule = f"{', '.join(rules)} or {last}" if rules else last
     return Kind(rule, read, lambda value: any(kind.takes(value) for kind in kinds))
 
 
@@ -323,7 +330,7 @@ def _choice(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
 def _tuple_of(origin: Any, inner: tuple[Any, ...]) -> Kind:
     """Return the kind of a tuple, or of a sequence, whose items are read one by one."""
     many = origin is not tuple or inner[-1] is Ellipsis
-    items = [kind_of(one) for one in inner if one is not Ellipsis]
+    items = [kind_of(part) for part in inner if part is not Ellipsis]
 
     def read(value: Any) -> Any:
         if isinstance(value, np.ndarray | jax.Array) and value.ndim == 1:
@@ -333,10 +340,12 @@ def _tuple_of(origin: Any, inner: tuple[Any, ...]) -> Kind:
         if not many and len(value) != len(items):
             raise ValueError
         kinds = items * len(value) if many else items
-        return tuple(kind.read(one) for kind, one in zip(kinds, value, strict=True))
+        return tuple(kind.read(item) for kind, item in zip(kinds, value, strict=True))
 
-    each = items[0].rule.removeprefix("an ").removeprefix("a ").replace("array of", "arrays of")
-    listed = f"({', '.join(item.rule for item in items)})" if not many else f"{each}s" if " " not in each else each
+    plural = items[0].rule.removeprefix("an ").removeprefix("a ").replace("array of", "arrays of")
+    listed = (
+        f"({', '.join(item.rule for item in items)})" if not many else f"{plural}s" if " " not in plural else plural
+    )
     return Kind(f"a tuple of {listed}" if many else f"a tuple {listed}", read, lambda value: isinstance(value, tuple))
 
 
@@ -388,8 +397,8 @@ def _converter(array_type: Any, law: Callable[[np.ndarray], None] = _no_law) -> 
             try:
                 law(_on_host(value))
             except TypeError:  # a list with traced numbers, which cannot be seen
-                for one in jax.tree.leaves(value):
-                    law(np.zeros(()) if isinstance(one, Tracer) else _on_host(one))
+                for leaf in jax.tree.leaves(value):
+                    law(np.zeros(()) if isinstance(leaf, Tracer) else _on_host(leaf))
             value = signed(value)
         if isinstance(value, array_type):
             return value
@@ -416,8 +425,8 @@ def _any_array(array_type: Any) -> Kind:
 
 def _scalar(value: Any, kinds: str) -> Any:
     """Return a known number as it is; raise TypeError for anything but a number of these kinds of NumPy's types."""
-    known = isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and not isinstance(value, Tracer)
-    if not known or np.ndim(value) or np.asarray(value).dtype.kind not in kinds:
+    is_number = isinstance(value, int | float | np.generic | np.ndarray | jax.Array) and not isinstance(value, Tracer)
+    if not is_number or np.ndim(value) or np.asarray(value).dtype.kind not in kinds:
         raise TypeError
     return value
 

@@ -130,7 +130,7 @@ def run_counts(program: dict[str, list[str]], entry: str) -> tuple[Counter[str],
 
 
 def _called(line: str) -> Iterator[str]:
-    if re.search(r" async-(update|done)\(", line):
+    if re.search(r" async-(update|done)\(", line):  # these repeat the name that async-start has called
         return
     for names in CALLED.findall(line):
         yield from re.findall(r"%([^\s,{}]+)", names)
@@ -148,6 +148,7 @@ def _loop_length(line: str, condition: list[str]) -> int | None:
 
 def _bytes(shape: str) -> list[int]:
     """Return the bytes of every array in a shape, which may be a tuple."""
+    # A scalar u32 is no data: the result of a permute that starts has two of them, its handles.
     sizes = ((kind, [int(size) for size in axes.split(",") if size]) for kind, axes in SHAPE.findall(shape))
     return [WIDTHS.get(kind, 4) * math.prod(axes) for kind, axes in sizes if kind != "u32" or axes]
 
@@ -161,7 +162,7 @@ def _sent(kind: str, size: int, group: int, scattered: bool, start: bool) -> flo
     if kind == "reduce-scatter":
         full = size if scattered else size * group / (1 + group) if start else size * group
         return full * (group - 1) / group
-    if kind == "all-gather" and start:
+    if kind == "all-gather" and start:  # size = one shard and all of them: size / (1 + group) is one
         return size / (1 + group) * (group - 1)
     return size * (group - 1) / group
 
