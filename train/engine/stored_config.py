@@ -10,6 +10,7 @@ Beside the fields of the program it holds
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -74,10 +75,17 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
         config = from_dict(kind, {name: value for name, value in stored.items() if name not in MARKS})
     except ValueError as wrong:
         writer = " ".join(str(stored.get("pejax", "0.2.0 or earlier")).split())[:40]
-        raise ValueError(f"{folder / FILE}, written by pejax {writer}: {wrong}") from None
+        newer = ", which is newer than this one" if _is_newer(writer) else ""
+        raise ValueError(f"{folder / FILE}, written by pejax {writer}{newer}: {wrong}") from None
     if stored.get("run", settings_digest(config)) != settings_digest(config, stored):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
     return config
+
+
+def _is_newer(version: str) -> bool:
+    """Return whether a version is newer than this one; of a copy that was not installed nobody knows."""
+    theirs, own = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, pejax.__version__))
+    return len(own) == 3 and theirs > own
 
 
 def program_of(folder: Path) -> str:
