@@ -17,6 +17,7 @@ from rich.console import Console
 from pejax._devices import visible_devices
 from train.devices.flops import peak_seconds
 from train.devices.hosts import end_together, is_main_process, join, require_same_settings, wait_for_all_processes
+from train.devices.kept_programs import keep_programs
 from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import (
     limit_launches,
@@ -85,6 +86,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
             console = user_console(quiet=not is_main_process())
             console.print(f"train.{config.program} · {config.pe} · data {config.data} · {run_folder(config)}")
             visible_devices()  # before any other use of them
+            if not_kept := keep_programs(config.programs):
+                console.print(not_kept, markup=False, soft_wrap=True)
             with working(console, "preparing"):
                 session = prepare(program, config, console)
         with report_errors(CheckpointError, OSError, FloatingPointError, *program.errors):
