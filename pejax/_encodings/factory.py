@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeAlias
 
-from pejax._arguments import bind, read_arguments, shown
+from pejax._arguments import bind, read_arguments
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.linear import linear
+from pejax._kinds import shown
 from pejax._positions import embedding_tokens
 from pejax._specs import EncodingSpec, Extension, Term
 from pejax.extensions import ANY_ENCODING

@@ -14,7 +14,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray
 
-from pejax._arguments import bind, read_arguments, shown
+from pejax._arguments import bind, read_arguments
+from pejax._kinds import shown
 from pejax._specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
