@@ -190,6 +190,6 @@ def trained(dataset: Dataset, shapes: Sequence[Shape], folder: Path, report: Cal
     if found is None:
         found = train(dataset, shapes, report)
         if is_main_process():
-            with replaced_file(path) as beside, beside.open("wb") as file:
+            with replaced_file(path) as file:
                 np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in found.items()})
     return found

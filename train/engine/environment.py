@@ -15,9 +15,6 @@ from train.engine.files import read_object, write_atomic
 FILE = "environment.json"
 """Name of the file in a run folder."""
 
-LARGEST = 2**16
-"""Most bytes of the file."""
-
 PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
 
 
@@ -73,7 +70,7 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     try:
-        found = read_object(path, LARGEST)
+        found = read_object(path)
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str,
                  "modules": dict}  # fmt: skip
         odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.progress import (
 )
 
 from train.devices.hosts import is_main_process
-from train.engine.files import parse_object, read_text, write_atomic
+from train.engine.files import appended_file, parse_object, read_text, write_atomic
 from train.engine.heartbeat import EVERY_SECONDS, Heartbeat, so_far
 
 
@@ -33,9 +34,6 @@ class Unit(NamedTuple):
 IMAGES = Unit("images", "img")
 VIDEOS = Unit("videos", "vid")
 TOKENS = Unit("tokens", "tok")
-
-LARGEST = 2**30
-"""Most bytes of a metrics file."""
 
 COMPILING = "compiling the training step"
 
@@ -97,7 +95,9 @@ class Report:
 
             write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
+            unforeseen = f".{secrets.token_hex(4)}"  # no link can lie where it writes
+            board = f"{folder / 'tensorboard'}"
+            self.board = SummaryWriter(board, purge_step=step + 1, max_queue=0, filename_suffix=unforeseen)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         text = TextColumn("{task.description}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
@@ -184,8 +184,8 @@ class Report:
                 f"{self.path.parent / 'tensorboard'} can no longer be written: see the error of its writer above"
             )
         line = {"step": step, **values}
-        with self.path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+        with appended_file(self.path) as lines:
+            lines.write(f"{json.dumps(line)}\n".encode())
         for name, value in line.items():
             self.board.add_scalar(f"train/{name}", value, step)
 
@@ -238,8 +238,8 @@ class Evaluating:
             self.heartbeat.rest()
 
 
-def complete_lines(path: Path, most: int = LARGEST) -> list[str]:
-    """Return the complete lines of a metrics file of at most `most` bytes; none if there is no file.
+def complete_lines(path: Path, most: int | None = None) -> list[str]:
+    """Return the complete lines of a metrics file of at most `most` bytes; none without the file.
 
     Raises:
         ValueError: it is no file of text, or a larger one.
@@ -262,7 +262,7 @@ def lines_until(path: Path, step: int) -> list[str]:
     ]
 
 
-def read_metrics(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
+def read_metrics(path: Path, most: int | None = None) -> list[dict[str, Any]]:
     """Return the content of the complete lines of a metrics file of at most `most` bytes.
 
     Raises:

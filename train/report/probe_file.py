@@ -18,8 +18,8 @@ FILE = "probe.json"
 FORMAT = 1
 """Version of the file; others are computed again."""
 
-LARGEST, PARAMETERS, HEADS = 4 * 2**20, 32, 2**14
-"""Most bytes of the file, learned parameters, and entropies in it."""
+PARAMETERS, HEADS = 32, 2**14
+"""Most learned parameters and entropies in the file."""
 
 NUMBERS = 4096
 """Most numbers of a learned parameter that are kept; of larger ones, only the summary."""
@@ -87,7 +87,7 @@ def write_probe(probe: Probe, path: Path) -> None:
 def read_probe(path: Path, step: int | None = None) -> Probe | None:
     """Return the probe in a file, or None where there is none of this format and, if given, of this step."""
     try:
-        stored = read_object(path, LARGEST)
+        stored = read_object(path)
         if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
             return None
         listed = [{name: _tupled(value) for name, value in one.items()} for one in stored.pop("learned")]
