@@ -53,7 +53,7 @@ EXTEND = (
     "--windows=1", "--passkey=1",
 )  # fmt: skip
 
-LATER: frozenset[str] = frozenset()
+LATER = frozenset({"digest", "seal"})
 """Entries of metrics.jsonl, environment.json and probe.json that versions after 0.3.0 write, and it did not."""
 
 SHARES = ("top1", "exact", "right", "tokens", "interval", "true_top1", "repeats")
@@ -290,7 +290,7 @@ def test_extensions_are_measured_anew_to_the_same_numbers(runs: Path, capsys: py
 def test_a_report_has_every_number(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "draw", lambda plot, path: path.touch())  # drawing takes long
+    monkeypatch.setattr(report, "draw", lambda plot, file: None)  # drawing takes long
     assert report.main([".", "-o", "report.html"]) == 0
     said = capsys.readouterr().out
     assert f"runs read: {len(RUNS)}" in said

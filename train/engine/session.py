@@ -41,7 +41,7 @@ from train.engine.outside import command, encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
-from train.engine.run_files import delete_run, require_no_run, written_steps
+from train.engine.run_files import delete_run, require_no_run, require_own_parts, written_steps
 from train.engine.stopping import INTERRUPTED, report_errors, stop_on_signals
 from train.engine.stored_config import (
     FILE,
@@ -208,6 +208,7 @@ def make_folder(config: RunConfig) -> Path:
     """
     folder = run_folder(config)
     if is_main_process():
+        require_own_parts(folder)
         if not config.resume:
             require_no_run(folder, config.overwrite)
         lock_folder(folder)

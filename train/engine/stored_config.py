@@ -24,9 +24,6 @@ from train.engine.options import names_of
 FILE = "config.json"
 """Name of the file in a run folder."""
 
-LARGEST = 2**20
-"""Most bytes of the file."""
-
 MARKS = ("program", "pejax", "run")
 """Entries of config.json beside the fields of the program."""
 
@@ -121,7 +118,7 @@ def is_run(folder: Path) -> bool:
 
 def _stored(folder: Path) -> dict[str, Any]:
     try:
-        stored = read_object(folder / FILE, LARGEST)
+        stored = read_object(folder / FILE)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(f"a run folder holds config.json, got {folder} without one") from None
     if "program" not in stored and not stored.keys() >= UNMARKED:

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
 from train.engine.figures import literal_text, write_figure
-from train.engine.files import parse_object, read_object, with_digest, write_atomic
+from train.engine.files import appended_file, parse_object, read_object, read_text, with_digest, write_atomic
 from train.engine.intervals import Score, difference
 from train.engine.line_styles import COLORS, numbered
 from train.engine.progress import complete_lines
@@ -134,10 +134,10 @@ def _read(line: dict[str, Any]) -> Measured:
 def add(folder: Path, one: Measured) -> None:
     """Append a line."""
     path = folder / LINES
-    begun = path.read_text(encoding="utf-8") if path.is_file() else ""
-    with path.open("a", encoding="utf-8") as lines:
-        lines.write("\n" if begun and not begun.endswith("\n") else "")
-        lines.write(json.dumps(with_digest(dataclasses.asdict(one))) + "\n")
+    begun = read_text(path) if path.exists() else ""
+    with appended_file(path) as lines:
+        lines.write(b"\n" if begun and not begun.endswith("\n") else b"")
+        lines.write(f"{json.dumps(with_digest(dataclasses.asdict(one)))}\n".encode())
 
 
 def rows_by_name(

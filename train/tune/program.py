@@ -9,8 +9,8 @@ The run folder then has what a run of `train.lm` has, and the model in `model`, 
 transformers load.
 """
 
-import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -138,7 +138,7 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     if not is_main_process():
         return
     folder = run_folder(tuned.config)
-    place, beside = folder / MODEL, folder / f".{MODEL}.{os.getpid()}"
+    place, beside = folder / MODEL, Path(tempfile.mkdtemp(prefix=f".{MODEL}.", dir=folder))  # no link lies there
     state = nnx.state(tuned.subject.model(whole))
     try:
         save_extended(tuned.config, state, beside, console)
