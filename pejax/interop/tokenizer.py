@@ -12,6 +12,7 @@ from pejax.interop.config import read_json
 from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
 from pejax.interop.source import find_gguf
+from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4
 """Types of tokens in GGUF files: special ones are no part of ordinary text, user-defined ones are never split."""
@@ -48,12 +49,21 @@ class Tokenizer:
         Args:
             text: any text.
             special: whether tokens that the model expects around every text are added, such as `<s>` or `[CLS]`.
+
+        Raises:
+            ValueError: a text that the tokenizer cannot encode.
         """
-        return self.library.encode(text, add_special_tokens=special).ids
+        with library_errors("text must be one that the tokenizer can encode, got"):
+            return self.library.encode(text, add_special_tokens=special).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD."""
-        return self.library.decode([*map(int, ids)], skip_special_tokens=False)
+        """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD.
+
+        Raises:
+            ValueError: ids that the tokenizer cannot decode.
+        """
+        with library_errors("ids must be those that the tokenizer can decode, got"):
+            return self.library.decode([*map(int, ids)], skip_special_tokens=False)
 
     def stream(self, ids: Iterable[int], *, stop: str | int | Sequence[str | int] = ()) -> Iterator[str]:
         """Return the text of token ids in pieces as they come; a character waits until all of its bytes are there.
@@ -80,7 +90,8 @@ class Tokenizer:
         stream, pending = DecodeStream(skip_special_tokens=False), []  # tokens of a character that is not whole yet
         for token in ids:
             pending.append(token)
-            piece = stream.step(self.library, token)
+            with library_errors("ids must be those that the tokenizer can decode, got"):
+                piece = stream.step(self.library, token)
             if piece is not None:
                 pending.clear()
                 yield piece
@@ -140,10 +151,11 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
     """Return the tokenizer of the library, without truncation and padding."""
     from tokenizers import Tokenizer as Library
 
-    try:
+    message = f"{name} must be a tokenizer of the package tokenizers, got"
+    if reason := failure_of(content):
+        raise ValueError(f"{message} {reason}")
+    with library_errors(message):
         tokenizer = Library.from_str(json.dumps(content))
-    except Exception as error:  # the library raises no narrower exception
-        raise ValueError(f"{name} must be a tokenizer of the package tokenizers, got {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

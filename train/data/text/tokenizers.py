@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Integer
 
+from pejax.interop.tokenizer_trial import failure_of, library_errors
+
 Ids = Integer[np.ndarray, " T"]
 SMALLEST = 256
 """Size of the smallest vocabulary that can encode any text: one token per byte."""
@@ -98,10 +100,8 @@ class Library:
         return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encoded(texts[at : at + AT_ONCE]))
 
     def _encoded(self, texts: Sequence[str]) -> list[Ids]:
-        try:
+        with library_errors(f"{self.name} must encode any text:"):
             found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as refused:  # the library raises no narrower exception
-            raise ValueError(f"{self.name} must encode any text: {' '.join(str(refused).split())}") from None
         kept = id_type(self.vocab)
         return [within(np.asarray(one.ids, np.int64), self.vocab, self.name).astype(kept) for one in found]
 
@@ -112,7 +112,8 @@ class Library:
             ValueError: an id outside the vocabulary.
         """
         listed = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
-        return self.tokenizer.decode(listed, skip_special_tokens=False)
+        with library_errors(f"{self.name} must decode any ids:"):
+            return self.tokenizer.decode(listed, skip_special_tokens=False)
 
 
 def id_type(vocab: int) -> type[np.integer]:
@@ -158,11 +159,18 @@ def _read(path: Path) -> Library:
         raise ValueError(f"a tokenizer.json must be a file, got {str(path)!r}")
     from tokenizers import Tokenizer as Kind
 
+    message = f"{path} must be a tokenizer of the tokenizers library, got"
     try:
-        return Library(Kind.from_str(json.dumps(json.loads(path.read_bytes()))), path.name)
-    except Exception as broken:  # the library raises no narrower exception, and its messages quote the file
-        kind = "no JSON" if isinstance(broken, ValueError | RecursionError) else "other JSON"
-        raise ValueError(f"{path} must be a tokenizer of the tokenizers library, got {kind}") from None
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise ValueError(f"{message} no JSON") from None
+    if reason := failure_of(content):
+        raise ValueError(f"{message} {reason}")
+    try:
+        with library_errors(message):
+            return Library(Kind.from_str(json.dumps(content)), path.name)
+    except ValueError:  # its messages quote the file
+        raise ValueError(f"{message} other JSON") from None
 
 
 def _train(vocab: int, documents: Sequence[str]) -> Library:
