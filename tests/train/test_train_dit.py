@@ -188,8 +188,8 @@ def small_data() -> Dataset:
     images[::2, :4], images[1::2, 4:] = 200, 200
     source = Images(images, np.arange(64) % 2)
     return Dataset(
-        train=source, test=source.resized, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
-        mirror=False, note="halves", identity="halves", train_at=source.resized,
+        train=source, test=source.at_size, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
+        mirror=False, note="halves", identity="halves", train_at=source.at_size,
     )  # fmt: skip
 
 
