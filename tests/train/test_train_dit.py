@@ -22,10 +22,10 @@ from train.dit import judge
 from train.dit import program as diffusion
 from train.dit.config import Config, parse_shapes
 from train.dit.evaluate import noise_of, wanted_labels
-from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
+from train.dit.flow import draw_times, flow_losses, guide, noisy, sample
 from train.dit.measures import area_weights, frechet_distance, repetition
 from train.dit.model import Sampler
-from train.dit.pictures import averaged, spread
+from train.dit.pictures import average_areas, spread
 from train.dit.results import SampleResults, SampleRow
 from train.engine.loop import init_state
 from train.engine.parser import parse
@@ -128,10 +128,10 @@ def test_heun_is_of_second_order():
 def test_guidance_of_scale_one_is_the_conditional_model_and_two_goes_as_far_again():
     velocity = lambda x, t, labels: x * labels.astype(jnp.float32)[:, None] + t[:, None]
     x, t, labels = draw(3, 2), jnp.array([0.1, 0.5, 0.9]), jnp.array([0, 1, 2])
-    np.testing.assert_array_equal(guided(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
+    np.testing.assert_array_equal(guide(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
     none, one = velocity(x, t, jnp.full((3,), 5)), velocity(x, t, labels)
-    np.testing.assert_allclose(guided(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
-    np.testing.assert_allclose(guided(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -179,10 +179,10 @@ def test_averages_over_areas():
     np.testing.assert_allclose(area_weights(11, 7).sum(1), 1.0, rtol=1e-6)
     np.testing.assert_array_equal(area_weights(5, 5), np.eye(5))
     images = draw(2, 6, 6, 1)
-    np.testing.assert_allclose(averaged(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
-    np.testing.assert_allclose(averaged(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
+    np.testing.assert_allclose(average_areas(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
+    np.testing.assert_allclose(average_areas(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
     videos = draw(2, 5, 6, 6, 1)
-    np.testing.assert_allclose(averaged(videos, (5, 3, 6))[:, 4], averaged(videos[:, 4], (3, 6)), atol=1e-6)
+    np.testing.assert_allclose(average_areas(videos, (5, 3, 6))[:, 4], average_areas(videos[:, 4], (3, 6)), atol=1e-6)
 
 
 def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own():
@@ -199,8 +199,8 @@ def small_data() -> Dataset:
     images[::2, :4], images[1::2, 4:] = 200, 200
     source = Images(images, np.arange(64) % 2)
     return Dataset(
-        train=source, test=source.resized, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
-        mirror=False, note="halves", identity="halves", train_at=source.resized,
+        train=source, test=source.at_size, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
+        mirror=False, note="halves", identity="halves", train_at=source.at_size,
     )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ class Loaded(DecoderSplit):
 
     def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:
         decoder_source(path)
-        loaded, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
-        model = cast(Decoder, loaded)  # `decoder_source` refused all others
+        module, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
+        model = cast(Decoder, module)  # `decoder_source` refused all others
         self.config = model.config
         self.loaded = nnx.to_pure_dict(nnx.state(model))
         super().__init__(lambda rngs: Decoder(self.config, rngs=rngs))
@@ -89,9 +89,12 @@ def retokenized_corpus(corpus: Corpus, path: str, vocab: int) -> Corpus:
     if corpus.tokenizer.identity != "bytes":
         raise ValueError(f"data must be given without a tokenizer, that of the model is used; got {corpus.identity}")
     library = Library(interop.load_tokenizer(path).library, Path(path).name)
-    encode = lambda documents: library.encode_all([corpus.tokenizer.decode(one) for one in documents])
+
+    def encode(documents: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        return library.encode_all([corpus.tokenizer.decode(ids) for ids in documents])
+
     train, held_out = encode(corpus.train), encode(corpus.held_out)
-    largest = max(int(np.max(one)) for one in (*train, *held_out) if len(one))
+    largest = max(int(np.max(ids)) for ids in (*train, *held_out) if len(ids))
     if largest >= vocab:
         raise ValueError(f"the tokens of {path} must be below its vocabulary of {vocab}, got {largest}")
     note = corpus.note.removesuffix("; bytes, vocabulary 256")
