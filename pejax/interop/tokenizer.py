@@ -166,10 +166,10 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
     all_ids: list[int] = []
     for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last one counts most
         content = read_json(folder / file) if (folder / file).exists() else {}
-        given = content.get(f"{name}_token_id")
-        ids = given if isinstance(given, list) else [] if given is None else [given]
+        token_id = content.get(f"{name}_token_id")
+        ids = token_id if isinstance(token_id, list) else [] if token_id is None else [token_id]
         if not all(type(token_id) is int for token_id in ids):
-            raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {given!r}")
+            raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {token_id!r}")
         token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
         text = token.get("content") if isinstance(token, dict) else token
         named_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
@@ -180,9 +180,9 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
 def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer that the metadata of a GGUF file describes."""
     get = lambda name, default=None: keys.get(f"tokenizer.ggml.{name}", default)
-    for name, known in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
-        if get(name) not in known:
-            rule = f"tokenizer.ggml.{name} must be one of {', '.join(known)}; others are not read yet"
+    for name, choices in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
+        if get(name) not in choices:
+            rule = f"tokenizer.ggml.{name} must be one of {', '.join(choices)}; others are not read yet"
             raise ValueError(f"{path}: {rule}, got {get(name)!r}")
     tokens, kinds = get("tokens", []), get("token_type", [])
     vocab = {token: number for number, token in enumerate(tokens)}

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-TIMES = ("step_seconds", "peak_share")
+TIMES = ("step_seconds", "peak_share", "seal")
 
 
 def timeless(out: Path) -> list[dict]:

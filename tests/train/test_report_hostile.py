@@ -36,7 +36,7 @@ SECRET = "hunter2-the-first-line-of-a-secret-file"
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures are not drawn, which takes most of the time of a report."""
-    monkeypatch.setattr(program, "draw", lambda plot, path: path.write_bytes(b"\x89PNG"))
+    monkeypatch.setattr(program, "draw", lambda plot, file: file.write(b"\x89PNG"))
 
 
 def good(folder: Path) -> Path:

@@ -2,11 +2,12 @@
 
 import json
 import os
+import secrets
 from pathlib import Path
 
 import pytest
 
-from train.engine.files import DEEPEST, lock_folder, parse_object, read_object, read_text
+from train.engine.files import DEEPEST, appended_file, lock_folder, parse_object, read_object, read_text, write_atomic
 
 
 def test_a_regular_file_is_read_and_its_line_ends_are_plain(tmp_path):
@@ -60,6 +61,73 @@ def test_json_beyond_what_a_run_writes_is_refused_without_quoting_it(text, messa
         parse_object(text, "config.json")
     assert "hunter2" not in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+def linked(path: Path, kind: str) -> Path:
+    """Plant a link at a path, and return the file outside that it leads to."""
+    outside = path.parent.with_name("outside")
+    outside.write_text("mine")
+    path.symlink_to(outside) if kind == "symbolic" else path.hardlink_to(outside)
+    return outside
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_link_is_replaced_by_the_file_and_not_written_through(kind, folder):
+    outside = linked(folder / "results.json", kind)
+    write_atomic(folder / "results.json", "new")
+    assert (outside.read_text(), (folder / "results.json").read_text()) == ("mine", "new")
+    assert [path.name for path in folder.iterdir()] == ["results.json"]
+    assert not (folder / "results.json").is_symlink()
+
+
+def test_a_link_at_the_name_of_the_new_file_is_not_written_through(folder, monkeypatch):
+    """Its name is random; even one that is guessed is not followed."""
+    monkeypatch.setattr(secrets, "randbelow", lambda most: 7)
+    outside = linked(folder / ".results.json.7", "symbolic")
+    with pytest.raises(FileExistsError, match=r"results\.json'$"):
+        write_atomic(folder / "results.json", "new")
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_nothing_is_appended_through_a_link(kind, folder):
+    outside = linked(folder / "log.txt", kind)
+    with (
+        pytest.raises(ValueError, match=r"log\.txt must be a .*, got a (hard )?link$"),
+        appended_file(folder / "log.txt"),
+    ):
+        pass
+    assert outside.read_text() == "mine"
+
+
+def test_lines_are_appended(folder):
+    for text in (b"one\n", b"two\n"):
+        with appended_file(folder / "log.txt") as file:
+            file.write(text)
+    assert (folder / "log.txt").read_text() == "one\ntwo\n"
+
+
+def test_an_error_names_the_file(folder):
+    (folder / "results.json").mkdir()
+    with pytest.raises(OSError, match=r"Is a directory: '.*run/results\.json'$"):
+        write_atomic(folder / "results.json", "new")
+    assert [path.name for path in folder.iterdir()] == ["results.json"]
+    with pytest.raises(FileNotFoundError, match=r"nowhere'$"):
+        write_atomic(folder / "nowhere" / "results.json", "new")
+
+
+def test_each_file_has_its_limit(folder):
+    for name in ("environment.json", "notes.json"):
+        (folder / name).write_text(f'{{"a": "{"x" * 2**16}"}}')
+    with pytest.raises(ValueError, match=r"must have at most 65,536 bytes, got 65,545$"):
+        read_object(folder / "environment.json")
+    assert len(read_object(folder / "notes.json")["a"]) == 2**16
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(b"run-\xff"), "run\\0"])

@@ -15,7 +15,7 @@ from toy_program import train
 
 from train.compare.runs import require_own_folder
 from train.engine import session
-from train.engine.run_files import has_trained, own_files, require_no_run, written_steps
+from train.engine.run_files import PARTS, has_trained, own_files, require_no_run, written_steps
 from train.engine.stored_config import is_run, load_config
 from train.evaluate import program as evaluate
 
@@ -68,9 +68,6 @@ def test_a_run_begins_beside_files_that_it_does_not_write(tmp_path):
 
 @pytest.mark.slow
 def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "data.bin").write_text("mine")
     own = set(own_files(run))
     mine = {
         "notes.txt": "mine", "results-paper.json": '{"table": 1}', "checkpoints/best.pt": "mine",
@@ -79,14 +76,31 @@ def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
     for name, text in mine.items():
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)
-    (run / "profile").symlink_to(outside)
-    assert set(own_files(run)) == own | {run / "profile"}
+    assert set(own_files(run)) == own
     assert train(run, "--overwrite", "--seed=1", "--stop_at=1") == 0
     assert {name: (run / name).read_text() for name in mine} == mine
-    assert (outside / "data.bin").read_text() == "mine"
     assert written_steps(run) == [1]
     assert not (run / "results.json").exists()
     assert load_config(toy_program.Config, run).seed == 1
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+@pytest.mark.parametrize("part", [*PARTS, "offending-3", "profile/plugins"])
+def test_a_part_that_is_a_link_is_refused_before_anything_changes(part, flag, run, tmp_path, capsys):
+    outside = shutil.copytree(run / "checkpoints", tmp_path / "outside")
+    if (run / part).exists():
+        shutil.rmtree(run / part)
+    (run / part).parent.mkdir(exist_ok=True)
+    (run / part).symlink_to(outside)
+    before = tree(run), tree(outside)
+    assert f"{run / part} must be a" in refused(capsys, lambda: train(run, flag))
+    assert (tree(run), tree(outside)) == before
+
+
+def test_checkpoints_that_are_a_link_are_not_read(run, tmp_path, capsys):
+    (run / "checkpoints").rename(tmp_path / "elsewhere")
+    (run / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert "checkpoints must be a folder of the run, got a link" in refused(capsys, lambda: evaluate.main([str(run)]))
 
 
 def test_a_start_that_failed_gives_way_to_the_corrected_command(tmp_path, capsys, monkeypatch):
@@ -154,6 +168,11 @@ def test_a_lock_of_somebody_else_is_not_written_over(tmp_path, capsys):
     (tmp_path / ".lock").symlink_to(tmp_path / "target")
     assert "must be a regular file, got a link" in refused(capsys, lambda: train(tmp_path))
     assert (tmp_path / "target").read_text() == "mine"
+    (tmp_path / ".lock").unlink()
+    (tmp_path / "target").write_text("")
+    (tmp_path / ".lock").hardlink_to(tmp_path / "target")
+    assert "must be a file of this folder alone, got a hard link" in refused(capsys, lambda: train(tmp_path))
+    assert (tmp_path / "target").read_text() == ""
 
 
 @pytest.mark.parametrize("name", ["table.md", "results.jsonl"])

@@ -1,5 +1,6 @@
 """How commands end: every plain error is one line, and no signal is lost."""
 
+import os
 import signal
 import sys
 import time
@@ -88,7 +89,7 @@ def test_a_signal_that_code_swallows_is_raised_again(ended, capfd):
 
 def test_what_must_happen_before_the_end_is_not_interrupted(ended, capfd, tmp_path, monkeypatch):
     """A temporary file is deleted, although that takes longer than the time after which a stop is raised again."""
-    unlink, replace = type(tmp_path).unlink, type(tmp_path).replace
+    unlink, replace = os.unlink, os.replace
 
     def slowly(path, **options):
         until = time.monotonic() + 4 * stopping.REPEATED
@@ -99,12 +100,12 @@ def test_what_must_happen_before_the_end_is_not_interrupted(ended, capfd, tmp_pa
                 pass
         unlink(path, **options)
 
-    def interrupted(path, target):
+    def interrupted(*paths, **options):
         signal.raise_signal(signal.SIGINT)
-        return replace(path, target)
+        return replace(*paths, **options)
 
-    monkeypatch.setattr(type(tmp_path), "unlink", slowly)
-    monkeypatch.setattr(type(tmp_path), "replace", interrupted)
+    monkeypatch.setattr(os, "unlink", slowly)
+    monkeypatch.setattr(os, "replace", interrupted)
     assert stopped(capfd, lambda number: write_atomic(tmp_path / "file", "text")) == SAID
     assert list(tmp_path.iterdir()) == []
 

@@ -147,6 +147,26 @@ def test_a_checkpoint_with_a_pipe_or_a_link_is_refused_at_once(saved):
         Checkpoints(saved)
 
 
+ODD_NOTES = [{"item_handlers": []}, {"commit_timestamp_nsecs": 10**30}, {"init_timestamp_nsecs": "x"}]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("odd", ODD_NOTES, ids=lambda odd: next(iter(odd)))
+def test_notes_of_orbax_block_no_checkpoint(odd, step, saved):
+    """They are in no seal: odd ones neither end the run nor keep it from an intact checkpoint."""
+    notes = saved / "checkpoints" / f"{step}" / "_CHECKPOINT_METADATA"
+    notes.write_text(json.dumps({**json.loads(notes.read_text()), **odd}))
+    shutil.rmtree(saved / "checkpoints" / "2" / "seal")
+    assert Checkpoints(saved, reading=True).restore(draw(0), lambda config: None)[0] == 1
+    checkpoints = Checkpoints(saved)
+    assert checkpoints.restore(draw(0), lambda config: None)[0] == 1
+    checkpoints.discard_after(1)
+    for later in (3, 4):
+        save(checkpoints, later)
+    assert checkpoints.steps() == [4, 3]
+    checkpoints.close()
+
+
 @pytest.mark.parametrize("part", ["seal", "state"])
 def test_half_a_checkpoint_is_passed_over(part, saved):
     shutil.rmtree(saved / "checkpoints" / "2" / part)

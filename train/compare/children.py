@@ -13,6 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
+from train.engine.files import appended_file
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -35,7 +37,7 @@ class Children:
             log: file that the output of the process is appended to.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as output:
+        with appended_file(log) as output:
             with self._lock:
                 if self._stopped:
                     return -signal.SIGTERM, "stopped"
@@ -46,7 +48,7 @@ class Children:
                 )  # fmt: skip
                 self._running.add(child)
             errors = child.communicate()[1]
-            output.write(errors)
+            output.write(errors.encode())
         with self._lock:
             self._running.discard(child)
         lines = errors.strip().splitlines()
@@ -73,7 +75,7 @@ def wait_until_free(folder: Path) -> None:
         ValueError: one still does after a minute.
     """
     path, until = folder / ".lock", time.monotonic() + GRACE
-    while path.is_file() and _held(path):
+    while path.is_file() and not path.is_symlink() and _held(path):
         if time.monotonic() > until:
             raise ValueError(f"only one run at a time may write to {folder}, got one that is still running")
         time.sleep(0.2)

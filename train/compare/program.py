@@ -42,6 +42,7 @@ from train.compare.runs import (
 )
 from train.compare.table import best_candidate, markdown, rows_of, tables
 from train.engine.files import lock_folder, write_atomic
+from train.engine.run_files import require_own_parts
 from train.engine.stopping import INTERRUPTED, report_errors
 from train.engine.terminal import user_console
 
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = user_console()
     with report_errors(ValueError, TypeError, OSError):
         comparison = options.read(argv, __doc__ or "")
+        require_own_parts(comparison.folder, ("log",))
         lock_folder(comparison.folder)
         return Session(comparison, console).execute()
 

@@ -154,5 +154,5 @@ def worthwhile(environ: Mapping[str, str], root: Path) -> bool:
     if not mode.is_file() or "[madvise]" not in mode.read_text(encoding="utf-8"):
         return False
     platforms = environ.get("JAX_PLATFORMS", "")
-    found = any(path for pattern in ACCELERATORS for path in (root / "dev").glob(pattern))
-    return platforms == "cpu" or (not platforms and not found)
+    has_accelerator = any(path for pattern in ACCELERATORS for path in (root / "dev").glob(pattern))
+    return platforms == "cpu" or (not platforms and not has_accelerator)

@@ -57,8 +57,8 @@ def peak_flops(kind: str) -> float | None:
     Args:
         kind: `device_kind` of the device; the longest known name that it starts with is used.
     """
-    known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
-    return PEAKS[max(known, key=len)] if known else None
+    names = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
+    return PEAKS[max(names, key=len)] if names else None
 
 
 def peak_seconds(flops: int, mesh: Mesh) -> float:

@@ -127,6 +127,7 @@ class SampleResults(results.Evaluation):
 
     row = SampleRow
     higher = True
+    sampled_with = ("guidance", "sampler", "sampling_steps")
 
     rows: tuple[SampleRow, ...]
 

@@ -28,7 +28,7 @@ from train.devices.hosts import (
 from train.engine.digest import digests
 from train.engine.files import require_regular, with_digest
 from train.engine.literal_path import LiteralPath
-from train.engine.run_files import step_of, written_steps
+from train.engine.run_files import require_own_parts, step_of, written_steps
 
 FORMAT = 4
 """Version of the checkpoint format; checkpoints of another version are refused."""
@@ -54,14 +54,24 @@ class Checkpoints:
         self.folder = folder.resolve() / "checkpoints"
         self.notify = notify
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also logs a traceback of every error it raises
-        writing = ocp.CheckpointManagerOptions(max_to_keep=KEPT, cleanup_tmp_directories=True)
-        options = ocp.CheckpointManagerOptions(read_only=True, create=False) if reading else writing
+        writing: Any = {"max_to_keep": KEPT, "cleanup_tmp_directories": True}
+        self.options: Any = {"read_only": True, "create": False} if reading else writing
+        require_own_parts(folder, ("checkpoints",))
         try:
             for step in written_steps(folder):
                 require_regular(self.folder / f"{step}")  # orbax reads what it finds there
-            self.manager = ocp.CheckpointManager(LiteralPath(self.folder), options=options)
+            self.manager = self._manager()
         except OSError as refused:
             raise CheckpointError(f"cannot keep checkpoints in {self.folder}: {first_line(refused)}") from None
+
+    def _manager(self) -> ocp.CheckpointManager:
+        """Return the manager of the checkpoints that are there now.
+
+        It does not read what Orbax notes on a checkpoint beside its items ("lightweight"): that is in no seal, not
+        needed, and raises anything where somebody has changed it.
+        """
+        options = ocp.CheckpointManagerOptions(lightweight_initialize=True, **self.options)
+        return ocp.CheckpointManager(LiteralPath(self.folder), options=options)
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, newest first; all processes must call this."""
@@ -173,7 +183,8 @@ class Checkpoints:
             else:
                 child.rename(child.with_name(f"{child.name}.aside"))
         wait_for_all_processes()
-        self.manager.reload()
+        self.manager.close()
+        self.manager = self._manager()  # `reload` would read the notes
 
     def close(self) -> None:
         """Stop the threads of the checkpoint manager."""

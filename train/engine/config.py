@@ -121,6 +121,13 @@ class RunConfig:
         "devices and memory",
         free=True,
     )
+    programs: str = option(
+        "auto",
+        "folder that keeps compiled programs for the next run; auto: on a GPU ~/.cache/pejax/programs; none",
+        "devices and memory",
+        free=True,
+        late=True,
+    )
     remat: str = option(
         "none",
         "rematerialization: none, products (save only matmul outputs) or full",

@@ -10,13 +10,10 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from train.engine.files import read_object, write_atomic
+from train.engine.files import read_object, with_digest, write_atomic
 
 FILE = "environment.json"
 """Name of the file in a run folder."""
-
-LARGEST = 2**16
-"""Most bytes of the file."""
 
 PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
 
@@ -45,7 +42,7 @@ def record(folder: Path, parameters: int, flops: int, mesh: Mesh, modules: dict[
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     found = {"versions": versions(), "devices": devices, "parameters": parameters, "flops": flops}
     found |= {"modules": modules} if modules else {}
-    write_atomic(folder / FILE, json.dumps(found, indent=2) + "\n")
+    write_atomic(folder / FILE, json.dumps(with_digest(found), indent=2) + "\n")
 
 
 def record_peak(folder: Path, mesh: Mesh) -> None:
@@ -53,7 +50,8 @@ def record_peak(folder: Path, mesh: Mesh) -> None:
     found = read(folder)
     if found:
         number, of = peak_memory(mesh)
-        write_atomic(folder / FILE, json.dumps({**found, "peak_bytes": number, "peak_of": of}, indent=2) + "\n")
+        found = with_digest({**found, "peak_bytes": number, "peak_of": of})
+        write_atomic(folder / FILE, json.dumps(found, indent=2) + "\n")
 
 
 def peak_memory(mesh: Mesh) -> tuple[int, str]:
@@ -73,9 +71,14 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     try:
-        found = read_object(path, LARGEST)
+        found = read_object(path)
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str,
                  "modules": dict}  # fmt: skip
+        if "digest" in found and with_digest(found) != found:
+            raise ValueError("it has changed since it was written")
+        if "digest" not in found and found.keys() - kinds:  # of 0.3.0, which had no digest: all entries are known
+            raise ValueError(f"it has another entry, {min(found.keys() - kinds)[:40]!r}")
+        found.pop("digest", None)
         odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]
         odd = odd or [name for name, number in found["versions"].items() if not isinstance(number, str)]
         odd = odd or [name for name in ("parameters", "flops", "peak_bytes") if found.get(name, 0) < 0]

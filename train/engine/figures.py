@@ -129,5 +129,5 @@ def write_figure(figure: Figure, path: Path, note: str = "") -> None:
     """Write a figure with a note below it."""
     if note:
         figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
-    with replaced_file(path) as beside:
-        figure.savefig(beside, dpi=150, bbox_inches="tight", format="png")
+    with replaced_file(path) as file:
+        figure.savefig(file, dpi=150, bbox_inches="tight", format="png")

@@ -34,7 +34,7 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = 
         base = dataclasses.replace(base, **{name: getattr(before, name) for name in names_of(kind, "shape", "copied")})
     config = read_options(base, argv)
     if config.resume:
-        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts")}
+        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts", "programs")}
         if (run_folder(config) / FILE).exists():
             folder = run_folder(config)
             stored = load_config(kind, folder)

@@ -1,10 +1,12 @@
 """Reports of a run: metrics as JSON lines and in TensorBoard, progress on the terminal."""
 
+import hashlib
 import json
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from rich.progress import (
 )
 
 from train.devices.hosts import is_main_process
-from train.engine.files import parse_object, read_text, write_atomic
+from train.engine.files import appended_file, parse_object, read_text, write_atomic
 from train.engine.heartbeat import EVERY_SECONDS, Heartbeat, so_far
 
 
@@ -34,8 +36,8 @@ IMAGES = Unit("images", "img")
 VIDEOS = Unit("videos", "vid")
 TOKENS = Unit("tokens", "tok")
 
-LARGEST = 2**30
-"""Most bytes of a metrics file."""
+SEALED = re.compile(r'(\{.*), "seal": (\d{1,16})\}')
+"""A line of a metrics file: its content without the closing brace, and its seal."""
 
 COMPILING = "compiling the training step"
 
@@ -95,9 +97,13 @@ class Report:
         if is_main_process():
             from tensorboardX import SummaryWriter  # a model alone does not need it
 
-            write_atomic(self.path, "".join(f"{line}\n" for line in lines_until(self.path, step)))
+            kept = lines_until(self.path, step)
+            write_atomic(self.path, "".join(f"{line}\n" for line in kept))
+            self.seal = last_seal(kept)
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
-            self.board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, max_queue=0)
+            unforeseen = f".{secrets.token_hex(4)}"  # no link can lie where it writes
+            board = f"{folder / 'tensorboard'}"
+            self.board = SummaryWriter(board, purge_step=step + 1, max_queue=0, filename_suffix=unforeseen)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         text = TextColumn("{task.description}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
@@ -184,8 +190,9 @@ class Report:
                 f"{self.path.parent / 'tensorboard'} can no longer be written: see the error of its writer above"
             )
         line = {"step": step, **values}
-        with self.path.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(line) + "\n")
+        text, self.seal = sealed(line, self.seal)
+        with appended_file(self.path) as lines:
+            lines.write(f"{text}\n".encode())
         for name, value in line.items():
             self.board.add_scalar(f"train/{name}", value, step)
 
@@ -238,41 +245,95 @@ class Evaluating:
             self.heartbeat.rest()
 
 
-def complete_lines(path: Path, most: int = LARGEST) -> list[str]:
-    """Return the complete lines of a metrics file of at most `most` bytes; none if there is no file.
+def complete_lines(path: Path, most: int | None = None) -> list[str]:
+    """Return the complete lines of a metrics file of at most `most` bytes; none without the file.
 
     Raises:
         ValueError: it is no file of text, or a larger one.
     """
+    return [line for line in _lines(path, most) if _is_complete(line)]
+
+
+def _lines(path: Path, most: int | None) -> list[str]:
     try:
-        lines = read_text(path, most).splitlines()
+        return read_text(path, most).splitlines()
     except FileNotFoundError:
         return []
-    return [line for line in lines if line.startswith("{") and line.endswith("}")]
+
+
+def _is_complete(line: str) -> bool:
+    return line.startswith("{") and line.endswith("}")
+
+
+def sealed(line: Mapping[str, Any], before: int) -> tuple[str, int]:
+    """Return a line of a metrics file, and its seal, which is the last entry of it.
+
+    The seal is a digest of the line and of the seal before it, so that a line that is changed, added or missing is
+    noticed, and a process that is killed leaves what it has written.
+
+    Args:
+        line: content of the line.
+        before: seal of the line before it; 0 = it is the first.
+    """
+    content = json.dumps(line)
+    seal = _seal(content, before)
+    return f'{content[:-1]}, "seal": {seal}}}', seal
+
+
+def _seal(content: str, before: int) -> int:
+    """Return 52 bits, an integer that is exact in every reader of JSON."""
+    return int(hashlib.sha256(f"{before} {content}".encode()).hexdigest()[:13], 16)
+
+
+def _parts(line: str) -> tuple[str, int | None]:
+    """Return the content of a line of a metrics file and its seal; None = it has none, as in runs of 0.3.0."""
+    parts = SEALED.fullmatch(line)
+    return (f"{parts[1]}}}", int(parts[2])) if parts else (line, None)
+
+
+def last_seal(lines: Iterable[str]) -> int:
+    """Return the seal of the last of the lines of a metrics file; 0 = there is none."""
+    seal = 0
+    for line in lines:
+        seal = _seal(_parts(line)[0], seal)
+    return seal
 
 
 def lines_until(path: Path, step: int) -> list[str]:
     """Return the complete lines of a metrics file up to `step`.
 
     Raises:
-        ValueError: a line is not one that a run writes.
+        ValueError: raised by `read_metrics`.
     """
     return [
         line for line, values in zip(complete_lines(path), read_metrics(path), strict=True) if values["step"] <= step
     ]
 
 
-def read_metrics(path: Path, most: int = LARGEST) -> list[dict[str, Any]]:
+def read_metrics(path: Path, most: int | None = None, *, ended: bool = False) -> list[dict[str, Any]]:
     """Return the content of the complete lines of a metrics file of at most `most` bytes.
 
+    Args:
+        path: path of the file.
+        most: most bytes of it.
+        ended: the run has ended, so that every line must be complete.
+
     Raises:
-        ValueError: a line is not one that a run writes.
+        ValueError: a line is not one that a run writes, or has changed since.
     """
-    found = []
-    for line in complete_lines(path, most):
-        values = parse_object(line, f"a line of {path}")
+    metrics, seal, seals = [], 0, False
+    for line in _lines(path, most):
+        if not _is_complete(line):
+            if ended and line:
+                raise ValueError(f"a line of {path} must be complete, got a part of one")
+            continue
+        content, stored = _parts(line)
+        seal, seals = _seal(content, seal), seals or stored is not None
+        if seals and stored != seal:
+            raise ValueError(f"a line of {path}, or the one before it, has changed since it was written")
+        values = parse_object(content, f"a line of {path}")
         kinds = {type(value) for value in values.values()}
         if not kinds <= {int, float} or type(values.get("step")) is not int or values["step"] < 0:
             raise ValueError(f"a line of {path} must have a step and numbers, got other values")
-        found.append(values)
-    return found
+        metrics.append(values)
+    return metrics

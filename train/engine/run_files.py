@@ -2,20 +2,11 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from train.engine.files import read_object
+from train.engine.files import kind_of, read_object, require_regular
 from train.engine.stored_config import FILE, is_run
-
-FILES = (FILE, "environment.json", "metrics.jsonl", "probe.json", "outcome.json", r"longrope-\d+.txt", "samples.png",
-         r"samples-.+\.png")  # fmt: skip
-"""Files of a run in its folder, as patterns, beside its results."""
-
-SETTINGS = (FILE, "environment.json", "outcome.json")
-"""Those of a run that has not trained yet."""
-
-RESULTS = re.compile(r"results(-.+)?\.(json|png)")
 
 MODEL = "model"
 """Folder of the model that `train.tune` writes, in its run folder."""
@@ -57,8 +48,8 @@ def _is_own(path: Path) -> bool:
     if path.is_dir() and not path.is_symlink():
         return bool(FAILED_STEP.fullmatch(path.name))
     unfinished = UNFINISHED.fullmatch(path.name)
-    name = unfinished[1] if unfinished else path.name
-    return any(re.fullmatch(own, name) for own in FILES) or (bool(RESULTS.fullmatch(name)) and _is_evaluation(path))
+    kind = kind_of(unfinished[1] if unfinished else path.name)
+    return kind is not None and (kind.group != "results" or _is_evaluation(path))
 
 
 def _is_evaluation(path: Path) -> bool:
@@ -82,6 +73,26 @@ def delete_run(folder: Path) -> None:
         part = folder / name
         if part.is_dir() and not any(part.iterdir()):
             part.rmdir()
+
+
+def require_own_parts(folder: Path, names: Iterable[str] = PARTS) -> None:
+    """Check that the folders of a run in its folder are no links: what is written and deleted there is elsewhere.
+
+    Args:
+        folder: run folder.
+        names: names of its folders.
+
+    Raises:
+        ValueError: naming one that is a link, or a link in the place of a profile.
+    """
+    paths = [folder / name for name in names]
+    if folder.is_dir():
+        paths += [path for path in folder.iterdir() if FAILED_STEP.fullmatch(path.name)]
+    for path in paths:
+        if path.is_symlink():
+            raise ValueError(f"{path} must be a folder of the run, got a link")
+    if (folder / "profile").is_dir():  # whose folders JAX makes, or takes as they are
+        require_regular(folder / "profile")
 
 
 def delete_part(part: Path) -> None:
@@ -110,7 +121,8 @@ def _is_of_training(path: Path, folder: Path) -> bool:
         return path.parent.name != "tensorboard"  # whose file is made before the first step
     if path.is_dir() or path.is_symlink():
         return True
-    return path.name not in SETTINGS and not UNFINISHED.fullmatch(path.name) and path.stat().st_size > 0
+    kind = kind_of(path.name)
+    return kind is not None and kind.group != "settings" and path.stat().st_size > 0
 
 
 def require_no_run(folder: Path, overwrite: bool) -> bool:
@@ -138,7 +150,7 @@ def require_no_run(folder: Path, overwrite: bool) -> bool:
 def _would_be_written(path: Path) -> bool:
     if path.name in PARTS and path.is_dir():
         return any(path.iterdir())
-    return path.name in PARTS or path.name in FILES or bool(RESULTS.fullmatch(path.name))
+    return path.name in PARTS or kind_of(path.name) is not None
 
 
 def written_steps(folder: Path) -> list[int]:

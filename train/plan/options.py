@@ -38,6 +38,6 @@ def refuse_mistyped() -> None:
         SystemExit: status 2, after a line that names the option, the rule and the value.
     """
     if not asks_for_help(sys.argv[1:]):
-        own, rest = parser().parse_known_args()
-        refuse_broken_rules(own.options)
-        refuse_trainers(config_of(own.program), rest)
+        arguments, trainer_arguments = parser().parse_known_args()
+        refuse_broken_rules(arguments.options)
+        refuse_trainers(config_of(arguments.program), trainer_arguments)

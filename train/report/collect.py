@@ -16,7 +16,7 @@ from train.engine.config import RunConfig
 from train.engine.files import read_object
 from train.engine.programs import program
 from train.engine.progress import read_metrics
-from train.engine.results import Evaluation
+from train.engine.results import Evaluation, results_stem
 from train.engine.stored_config import load_config, program_of
 from train.report.lines import HELD_OUT, read_lines
 from train.report.records import Found, Left, Run, Scored
@@ -110,7 +110,9 @@ def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:
     if not names:
         leave(folder, unfinished(place))
     if scored:
-        metrics, made_with = _beside(folder, leave)
+        metrics, made_with = _beside(folder, max(one.step for one in scored), leave)
+        for name in sorted(_expected(config) - place.names):
+            leave(folder / name, "missing, although such a run writes it")
         comparison = folder.parent.parent if OUTCOME in place.names else None
         runs.append(Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with))
         for extend, why in _outcome(folder).get("refused", {}).items():
@@ -146,11 +148,20 @@ def _scored(name: str, path: Path) -> Scored:
     return require_finite(scored_of(found))
 
 
-def _beside(folder: Path, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """Return the metrics and the environment of a run; an unreadable file is left out alone."""
+def _expected(config: RunConfig) -> set[str]:
+    """Return the names of files that a finished run has."""
+    return {"metrics.jsonl", environment.FILE, *(f"{results_stem(extend)}.json" for extend in config.extensions)}
+
+
+def _beside(folder: Path, step: int, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """Return the metrics of a run up to the step of its results, and its environment; a bad file is left out alone."""
     metrics, made_with = (), {}
     try:
-        metrics = tuple(read_metrics(folder / "metrics.jsonl", METRICS))
+        lines = read_metrics(folder / "metrics.jsonl", METRICS, ended=True)
+        last = max((line["step"] for line in lines), default=0)
+        if last < step and is_file(folder / "metrics.jsonl"):
+            raise ValueError(f"it ends at step {last}, and the run was measured at step {step}")
+        metrics = tuple(lines)
     except (OSError, ValueError) as wrong:
         leave(folder / "metrics.jsonl", wrong)
     try:
@@ -169,7 +180,7 @@ def scored_of(found: Evaluation) -> Scored:
     examples = counts.get(found.trained, max(counts.values()))
     return Scored(
         found.name, found.extend, found.trained, examples, found.note, found.scores(), refused, found.measured(),
-        found.step,
+        found.step, found.made_by,
     )  # fmt: skip
 
 

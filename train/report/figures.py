@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ NAME, TITLE = 48, 100
 
 
 @literal_text
-def draw(plot: Plot, path: Path) -> None:
+def draw(plot: Plot, file: Path | BinaryIO) -> None:
     """Write a plot as a PNG file."""
     many = len(plot.curves)
     height = 1.2 + 0.4 * many if plot.kind == "strips" else 4.8
@@ -46,7 +46,7 @@ def draw(plot: Plot, path: Path) -> None:
     axes.grid(alpha=0.3)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a character that the font lacks is drawn as a box
-        figure.savefig(path, dpi=150, format="png")
+        figure.savefig(file, dpi=150, format="png")
 
 
 def _curve(axes: Axes, plot: Plot, curve: Curve) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from train.engine.files import read_object, write_atomic
+from train.engine.files import read_object, with_digest, write_atomic
 from train.report.sound import LARGEST as LARGEST_NUMBER
 from train.report.sound import SIZES, drawable
 
@@ -18,8 +18,8 @@ FILE = "probe.json"
 FORMAT = 1
 """Version of the file; others are computed again."""
 
-LARGEST, PARAMETERS, HEADS = 4 * 2**20, 32, 2**14
-"""Most bytes of the file, learned parameters, and entropies in it."""
+PARAMETERS, HEADS = 32, 2**14
+"""Most learned parameters and entropies in the file."""
 
 NUMBERS = 4096
 """Most numbers of a learned parameter that are kept; of larger ones, only the summary."""
@@ -81,13 +81,16 @@ def write_probe(probe: Probe, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_atomic(path, json.dumps({"format": FORMAT, **dataclasses.asdict(probe)}) + "\n")
+    write_atomic(path, json.dumps(with_digest({"format": FORMAT, **dataclasses.asdict(probe)})) + "\n")
 
 
 def read_probe(path: Path, step: int | None = None) -> Probe | None:
     """Return the probe in a file, or None where there is none of this format and, if given, of this step."""
     try:
-        stored = read_object(path, LARGEST)
+        stored = read_object(path)
+        if "digest" in stored and with_digest(stored) != stored:
+            return None
+        stored.pop("digest", None)
         if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
             return None
         listed = [{name: _tupled(value) for name, value in one.items()} for one in stored.pop("learned")]

@@ -97,8 +97,8 @@ def _write(content: Document, out: Path) -> int:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for plot, image in zip(drawn, images, strict=True):
-            with replaced_file(image) as beside:
-                draw(plot, beside)
+            with replaced_file(image) as file:
+                draw(plot, file)
         write_atomic(out.with_suffix(".md"), markdown(content, out.stem))
         write_atomic(out, page(content))
     except OSError as refused:

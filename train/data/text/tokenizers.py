@@ -97,13 +97,15 @@ class Library:
         Raises:
             ValueError: as `encode` does.
         """
-        return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encoded(texts[at : at + AT_ONCE]))
+        return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encode(texts[at : at + AT_ONCE]))
 
-    def _encoded(self, texts: Sequence[str]) -> list[Ids]:
+    def _encode(self, texts: Sequence[str]) -> list[Ids]:
         with library_errors(f"{self.name} must encode any text:"):
-            found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        kept = id_type(self.vocab)
-        return [within(np.asarray(one.ids, np.int64), self.vocab, self.name).astype(kept) for one in found]
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        dtype = id_type(self.vocab)
+        return [
+            within(np.asarray(encoding.ids, np.int64), self.vocab, self.name).astype(dtype) for encoding in encodings
+        ]
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
         """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
@@ -146,9 +148,9 @@ def tokenizer(spec: str, documents: Sequence[str]) -> Tokenizer:
     """
     if spec == "bytes":
         return Bytes()
-    trained = re.fullmatch(r"bpe\(\s*vocab\s*=\s*(\d+)\s*\)", spec)
-    if trained:
-        return _train(int(trained[1]), documents)
+    vocab = re.fullmatch(r"bpe\(\s*vocab\s*=\s*(\d+)\s*\)", spec)
+    if vocab:
+        return _train(int(vocab[1]), documents)
     if not spec.endswith(".json"):
         raise ValueError(f"tokenizer must be 'bytes', 'bpe(vocab=N)' or a path of a tokenizer.json, got {spec!r}")
     return _read(Path(spec).expanduser())
@@ -179,10 +181,10 @@ def _train(vocab: int, documents: Sequence[str]) -> Library:
     from tokenizers import Tokenizer as Kind
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    found = Kind(models.BPE())
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = decoders.ByteLevel()
+    tokenizer = Kind(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab, show_progress=False, initial_alphabet=alphabet)
-    found.train_from_iterator(documents, trainer)
-    return Library(found, f"bpe{found.get_vocab_size()}")
+    tokenizer.train_from_iterator(documents, trainer)
+    return Library(tokenizer, f"bpe{tokenizer.get_vocab_size()}")

@@ -116,8 +116,8 @@ def _windows(documents: Sequence[np.ndarray], length: int, count: int, side: str
         raise ValueError(
             f"a {side} document must hold at least length + 1 = {length + 1} tokens, got the longest of {longest}"
         )
-    taken = min(count, total)
-    chosen = np.arange(taken) * total // taken
+    windows = min(count, total)
+    chosen = np.arange(windows) * total // windows
     document = np.searchsorted(ends, chosen, side="right")
     begin = (chosen - (ends - held)[document]) * (length + 1)
     ids = [documents[index][at : at + length + 1] for index, at in zip(document, begin, strict=True)]
