@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flax import nnx
-from rich.console import Console
 
 from train.devices.mesh import make_mesh
 from train.engine.config import RunConfig
@@ -12,6 +11,7 @@ from train.engine.outside import require_named
 from train.engine.programs import program
 from train.engine.session import restore_params
 from train.engine.stored_config import load_config, program_of
+from train.engine.terminal import user_console
 
 
 class LoadedRun(NamedTuple):
@@ -51,6 +51,6 @@ def load_run(folder: str | Path, *, data: str = "", pe: str = "") -> LoadedRun:
     config = load_config(trainer.config, folder)
     require_named(config, folder, data, pe=pe)
     task = trainer.task(config)
-    console = Console(stderr=True)
+    console = user_console(stderr=True)
     step, params = restore_params(config, task.split, task.sums, folder, make_mesh(1), console)
     return LoadedRun(task.split.model(params), config, step)
