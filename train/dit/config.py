@@ -113,8 +113,8 @@ class Config(RunConfig):
         default = ((larger, larger), (double, double), (self.size, double))
         if self.frames:
             training_shape, default = (self.frames, *training_shape), ((2 * self.frames, *training_shape),)
-        others = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
-        return tuple(dict.fromkeys((training_shape, *others)))
+        evaluation_shapes = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
+        return tuple(dict.fromkeys((training_shape, *evaluation_shapes)))
 
     def shape_at(self, size: int) -> Shape:
         """Return the shape of results at a size: a square picture of this side, or a video of so many frames."""
