@@ -45,7 +45,7 @@ def parser(default: CompareOptions, docstring: str = "") -> Parser:
 
     Args:
         default: options where the command line gives none.
-        docstring: of the program, for `--help`.
+        docstring: docstring of the program, for `--help`.
     """
     parser = Parser("python -m train.compare", About(docstring))
     parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
@@ -66,15 +66,15 @@ def refuse_mistyped() -> None:
     """
     if asks_for_help(sys.argv[1:]):
         return
-    own, rest = parser(CompareOptions()).parse_known_args()
-    refuse_broken_rules(own.options)
-    if own.task not in TRAINERS:
-        refuse(f"task must be one of {', '.join(TRAINERS)}, got {own.task!r}")
-    preset = [f"--preset={own.preset}"] if own.preset and own.preset not in PRESETS else []
-    refuse_trainers(config_of(own.task), [*preset, *rest])
+    arguments, trainer_argv = parser(CompareOptions()).parse_known_args()
+    refuse_broken_rules(arguments.options)
+    if arguments.task not in TRAINERS:
+        refuse(f"task must be one of {', '.join(TRAINERS)}, got {arguments.task!r}")
+    preset = [f"--preset={arguments.preset}"] if arguments.preset and arguments.preset not in PRESETS else []
+    refuse_trainers(config_of(arguments.task), [*preset, *trainer_argv])
     try:
-        for spec in () if own.options.pe == "all" else split_list(own.options.pe, "pe"):
+        for spec in () if arguments.options.pe == "all" else split_list(arguments.options.pe, "pe"):
             require_names(spec, "pe", "encoding")
-        require_names(own.options.extend, "extend", "extension", "none")
+        require_names(arguments.options.extend, "extend", "extension", "none")
     except ValueError as wrong:
         refuse(f"{wrong}")
