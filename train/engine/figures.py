@@ -45,10 +45,13 @@ def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], traine
         curves: one per run.
         trained: label of the line.
     """
-    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]
-    looks = line_styles([run.label for run in runs])
-    for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
-        curve, (number, line, marker) = curves[i], looks[i]
+
+    def last_value(i: int) -> list[float]:
+        return [value for value in curves[i].value if not math.isnan(value)][-1:]
+
+    styles = line_styles([run.label for run in runs])
+    for i in sorted(range(len(runs)), key=last_value, reverse=True):
+        curve, (number, line, marker) = curves[i], styles[i]
         color = COLORS[number]
         low, high = zip(*curve.interval, strict=True)
         if not any(map(math.isinf, (*low, *high))):
@@ -129,5 +132,5 @@ def write_figure(figure: Figure, path: Path, note: str = "") -> None:
     """Write a figure with a note below it."""
     if note:
         figure.text(0.01, -0.01, note, fontsize=8, va="top", parse_math=False)
-    with replaced_file(path) as beside:
-        figure.savefig(beside, dpi=150, bbox_inches="tight", format="png")
+    with replaced_file(path) as file:
+        figure.savefig(file, dpi=150, bbox_inches="tight", format="png")

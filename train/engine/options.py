@@ -102,8 +102,8 @@ def _require_number(name: str, number: float, facts: dict[str, Any]) -> None:
     if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, got {number}")
     low, high = facts.get("at_least", -math.inf), facts.get("at_most", math.inf)
-    kept = low <= number <= high and facts.get("above", -math.inf) < number < facts.get("below", math.inf)
-    if not kept:
+    fits = low <= number <= high and facts.get("above", -math.inf) < number < facts.get("below", math.inf)
+    if not fits:
         raise ValueError(f"{name} must {' and '.join(_rules(facts))}, got {number}")
     if isinstance(number, int) and "at_most" not in facts and number > LARGEST:
         raise ValueError(f"{name} must be below {LARGEST + 1}, got {number}")
