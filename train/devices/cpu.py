@@ -115,11 +115,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    refused = re.search(r"for (?:environment '|JAX flag )(\w+)", f"{error}")
+    refusal = re.search(r"for (?:environment '|JAX flag )(\w+)", f"{error}")
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
-    elif issubclass(kind, ValueError) and refused:  # by the import of JAX
-        name = refused[1].upper()
+    elif issubclass(kind, ValueError) and refusal:  # by the import of JAX
+        name = refusal[1].upper()
         sys.stderr.write(f"error: {name} must be what JAX takes, got {os.environ.get(name)!r}: {error}\n")
         sys.stderr.flush()
         os._exit(2)

@@ -101,8 +101,8 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         **options: other arguments of `dot_product_attention`.
     """
     weights = weights_of_queries(q, k, axes, **options)
-    seen = jnp.sum(weights)  # every row that sees a key sums to 1
-    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+    total = jnp.sum(weights)  # every row that sees a key sums to 1
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / total
 
 
 def head_entropies(

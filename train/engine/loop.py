@@ -153,8 +153,8 @@ def accumulated_gradients(loss: Loss, parts: int) -> Callable[[Any, Any, Array],
 
         def add(total: tuple[Any, Metrics], part: tuple[Any, Array]) -> tuple[Any, None]:
             grads, sums = gradients(params, *part)
-            weighted = jax.tree.map(lambda leaf: sums["count"] * leaf, grads)
-            return jax.tree.map(jnp.add, total, (weighted, sums)), None
+            products = jax.tree.map(lambda leaf: sums["count"] * leaf, grads)
+            return jax.tree.map(jnp.add, total, (products, sums)), None
 
         shapes = jax.eval_shape(gradients, params, jax.tree.map(lambda x: x[0], parts_of_batch), key)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -196,8 +196,8 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal = number
-        for handled in self._handlers:
-            signal.signal(handled, signal.SIG_DFL)
+        for name in self._handlers:
+            signal.signal(name, signal.SIG_DFL)
         if jax.process_count() > 1:
             os.kill(os.getpid(), signal.SIGTERM)
 

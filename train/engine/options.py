@@ -61,12 +61,12 @@ def option(default: Any = dataclasses.MISSING, text: str = "", group: str = "", 
 def options(kind: type[Kind]) -> type[Kind]:
     """Make a class of options a frozen dataclass; one that is declared again keeps the facts that it does not give."""
     for name in inspect.get_annotations(kind):
-        declared = kind.__dict__.get(name)
-        if isinstance(declared, Declared):
-            before = getattr(kind, "__dataclass_fields__", {}).get(name)
-            facts = {**(before.metadata["facts"] if before else {}), **declared.facts}
+        declaration = kind.__dict__.get(name)
+        if isinstance(declaration, Declared):
+            former = getattr(kind, "__dataclass_fields__", {}).get(name)
+            facts = {**(former.metadata["facts"] if former else {}), **declaration.facts}
             field = simple_parsing.field(
-                default=declared.default, alias=facts.get("alias"), cmd=not facts.get("recorded"),
+                default=declaration.default, alias=facts.get("alias"), cmd=not facts.get("recorded"),
                 metadata={"facts": facts}, help=facts.get("text", ""),
             )  # fmt: skip
             setattr(kind, name, field)

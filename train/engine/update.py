@@ -96,9 +96,9 @@ def layer_by_layer(
     # A part has None for the leaves of other parts, so that the state of the optimizer, of the same tree, is cut alike.
     numbers = tree.unflatten(range(len(leaves)))
 
-    def part(chosen: Callable[[int], bool]) -> tuple[Any, Weights]:
+    def part(is_in_part: Callable[[int], bool]) -> tuple[Any, Weights]:
         def select(leaf: Any, number: int) -> Any:
-            return leaf if chosen(number) else None
+            return leaf if is_in_part(number) else None
 
         opt = optax.tree.map_params(optimizer, select, weights.opt, numbers)
         average = None if weights.average is None else jax.tree.map(select, weights.average, numbers)
@@ -108,9 +108,9 @@ def layer_by_layer(
 
     def by_layer(grads: Any, weights: Weights) -> Weights:
         def layer(i: Array, weights: Weights) -> Weights:
-            after = update(_layer(grads, i), _layer(weights, i))
+            new_weights = update(_layer(grads, i), _layer(weights, i))
             return jax.tree.map(
-                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, weights, after
+                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, weights, new_weights
             )
 
         return lax.fori_loop(0, len(jax.tree.leaves(grads)[0]), layer, weights)

@@ -113,5 +113,5 @@ class Config(TextConfig, ModelConfig):
             ValueError: naming the field, the rule and the value.
         """
         super().validated()
-        extended = self.extensions[0] != "none" or any(spec.is_extended for spec in self.pattern.specs)
-        return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)
+        is_extended = self.extensions[0] != "none" or any(spec.is_extended for spec in self.pattern.specs)
+        return dataclasses.replace(self, extent=self.extent if is_extended and self.extent else self.length)

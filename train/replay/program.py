@@ -32,8 +32,8 @@ from train.replay.options import parser
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     console = user_console()
-    again = "nothing was changed: run the same command again"
-    with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError, CheckpointError):
+    hint = "nothing was changed: run the same command again"
+    with stop_on_signals(lambda: hint), report_errors(ValueError, TypeError, OSError, CheckpointError):
         options = parser(__doc__ or "").parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
         now, failures = replay(options.folder, batch, options.data, options.model, options.pe)

@@ -113,8 +113,8 @@ class Library:
         Raises:
             ValueError: an id outside the vocabulary.
         """
-        listed = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
-        return self.tokenizer.decode(listed, skip_special_tokens=False)
+        numbers = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
+        return self.tokenizer.decode(numbers, skip_special_tokens=False)
 
 
 def id_type(vocab: int) -> type[np.integer]:

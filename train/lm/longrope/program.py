@@ -75,8 +75,8 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
     pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2
-    extended = ExtendedDecoder(language, length, pairs, rope_options)
-    start = extended.loss(params, ids, jnp.ones(pairs))
+    decoder = ExtendedDecoder(language, length, pairs, rope_options)
+    start = decoder.loss(params, ids, jnp.ones(pairs))
     console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
@@ -87,12 +87,12 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
                 console.print(f"generation {generation}/{options.generations} · loss {float(result.loss):.4f}")
 
         result = search_longrope(
-            lambda factors: extended.loss(params, ids, factors),
+            lambda factors: decoder.loss(params, ids, factors),
             2 * pairs,
             length / config.length,
             key=jax.random.key(options.seed),
             trained_length=config.length,
-            base=extended.base,
+            base=decoder.base,
             generations=options.generations,
             population=options.population,
             parents=max(1, options.population // 2),
