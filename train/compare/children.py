@@ -28,12 +28,7 @@ class Children:
         self._lock, self._stopped = threading.Lock(), False
 
     def launch(self, arguments: Sequence[str], log: Path) -> tuple[int, str]:
-        """Run Python with these arguments; return its exit status and the last line of its errors.
-
-        Args:
-            arguments: arguments of the interpreter.
-            log: file that the output of the process is appended to.
-        """
+        """Run Python with these arguments, its output added to a log; return its status and last line of errors."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as output:
             with self._lock:

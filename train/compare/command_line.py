@@ -41,12 +41,7 @@ class CompareOptions:
 
 
 def parser(default: CompareOptions, docstring: str = "") -> Parser:
-    """Return the parser of the command line.
-
-    Args:
-        default: options where the command line gives none.
-        docstring: docstring of the program, for `--help`.
-    """
+    """Return the parser of the command line; `docstring` is that of the program, for `--help`."""
     parser = Parser("python -m train.compare", About(docstring))
     parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
     parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
@@ -59,11 +54,7 @@ def parser(default: CompareOptions, docstring: str = "") -> Parser:
 
 
 def refuse_mistyped() -> None:
-    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
     if asks_for_help(sys.argv[1:]):
         return
     arguments, trainer_argv = parser(CompareOptions()).parse_known_args()

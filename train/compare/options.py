@@ -92,11 +92,7 @@ class Comparison(NamedTuple):
 
 
 def read(argv: Sequence[str] | None = None, docstring: str = "") -> Comparison:
-    """Read the command line.
-
-    Args:
-        argv: the options; those of the process when None.
-        docstring: docstring of the program, for `--help`.
+    """Read the command line; `docstring` is that of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.

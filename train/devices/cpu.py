@@ -53,9 +53,6 @@ def prepare_cpu(root: Path = Path("/")) -> None:
     With one device, XLA parallelizes single operations, and all but the largest leave cores idle; with one device per
     core, the batch is sharded over the cores. For huge pages this process executes the interpreter again with `TUNABLE`
     set. Call this before heavy imports, which would otherwise run twice.
-
-    Args:
-        root: root of the file system.
     """
     prepare_imports()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):

@@ -121,11 +121,7 @@ class Config(RunConfig):
         return (size, self.size, self.size) if self.frames else (size, size)
 
     def validated(self) -> Self:
-        """Return the config after checking it.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it."""
         super().validated()
         if self.eval_limit < 2:
             rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"

@@ -100,11 +100,7 @@ class Parser(simple_parsing.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def refuse_mistyped(self) -> None:
-        """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-        Raises:
-            SystemExit: status 2, after a line that names the option, the rule and the value.
-        """
+        """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
         if not asks_for_help(sys.argv[1:]):  # its text is that of the program
             values = vars(self.parse_args()).values()
             refuse_broken_rules(*(value for value in values if dataclasses.is_dataclass(value)))
@@ -155,15 +151,7 @@ def recorded_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def refuse_mistyped(kind: type[RunConfig], argv: Sequence[str] | None = None) -> None:
-    """End with status 2 if the command line of a trainer breaks a rule that is known without its imports.
-
-    Args:
-        kind: the config of the trainer.
-        argv: the options; those of the process when None.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of a trainer breaks a rule that is known without its imports."""
     argv = sys.argv[1:] if argv is None else argv
     if asks_for_help(argv):  # its text is that of the program
         return

@@ -37,14 +37,7 @@ def curve(points: Iterable[tuple[int, float, tuple[float, float]]]) -> Curve:
 
 
 def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], trained: str) -> None:
-    """Draw one curve per run, its interval as a band, and a line at the trained size or length.
-
-    Args:
-        axes: axes that the curves are drawn on.
-        runs: their labels name the curves.
-        curves: one per run.
-        trained: label of the line.
-    """
+    """Draw one curve per run, named by its label, its interval as a band, and a line at the trained size or length."""
 
     def last_value(i: int) -> list[float]:
         return [value for value in curves[i].value if not math.isnan(value)][-1:]

@@ -104,10 +104,6 @@ def difference(first: Score, second: Score) -> tuple[float, float] | None:
     Of logarithms, both are multiplied by the slope `(exp(x) - exp(y)) / (x - y)`: perplexities are told apart where
     their losses are.
 
-    Args:
-        first: the first score.
-        second: the second score, of the same unit.
-
     Returns:
         Both in the unit of the numbers; half is NaN where an interval is infinite. None: not of equally many examples.
 

@@ -59,13 +59,7 @@ def init_state(params: Any, recipe: Recipe) -> TrainState:
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
-    """Return the shardings of the state: those of the parameters for all that belongs to one, replicated for the rest.
-
-    Args:
-        split: the model, a `Split`.
-        recipe: recipe of the step.
-        mesh: the devices.
-    """
+    """Return the shardings of the state: those of the parameters for all that belongs to one, else replicated ones."""
     everywhere, params = replicated_sharding(mesh), parameter_shardings(split.variables, mesh)
     state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
     opt = optax.tree.map_params(

@@ -257,11 +257,6 @@ def require_trainable(config: RunConfig, tokens: int, mesh: Mesh) -> None:
 
     A layer has at least two square matrices, for its queries and its output.
 
-    Args:
-        config: settings of the run.
-        tokens: tokens of a training example.
-        mesh: the devices.
-
     Raises:
         ValueError: they do not fit.
     """

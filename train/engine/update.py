@@ -59,14 +59,7 @@ class Weights(NamedTuple):
 
 
 def updated_weights(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -> Weights:
-    """Return the weights after a step.
-
-    Args:
-        recipe: recipe of the step.
-        grads: gradients of the parameters, or of some of them.
-        norm: norm of the full gradient.
-        weights: weights before the step.
-    """
+    """Return the weights after a step, or a part of them, given its gradients and the norm of all gradients."""
     if recipe.clip:
         factor = recipe.clip / jnp.maximum(norm, recipe.clip)
         grads = jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)

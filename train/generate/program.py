@@ -74,13 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def text(prompt: str, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
-    """Return the text that follows, piece by piece.
-
-    Args:
-        prompt: the text before it.
-        options: options of the command.
-        console: prints what was loaded.
-        progress: counts the tokens.
+    """Return the text that follows a prompt, piece by piece; the progress counts its tokens.
 
     Raises:
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of

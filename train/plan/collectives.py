@@ -65,12 +65,7 @@ class Collectives(NamedTuple):
 
 
 def collectives(text: str, mesh: Mesh) -> Collectives:
-    """Return the traffic of a compiled program.
-
-    Args:
-        text: text of the compiled module.
-        mesh: it was compiled for.
-    """
+    """Return the traffic of a compiled program, from its text and the mesh that it was compiled for."""
     program, entry = computations(text)
     times, unknown = run_counts(program, entry)
     costs: dict[tuple[str, str], list[tuple[int, float]]] = {}

@@ -161,11 +161,6 @@ def classification_losses(
 def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     """Return trained parameters for another image size; the ones that depend on the grid pass through `encoding.adapt`.
 
-    Args:
-        old: the model that the parameters are from.
-        new: the model that they are for.
-        params: parameters of the old model.
-
     Raises:
         ValueError: the shape of a parameter still differs.
     """

@@ -55,10 +55,6 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
 def require_range(largest: int, name: str) -> None:
     """Check that the largest 16-bit value of a picture needs more than 12 bits, if it is not 0.
 
-    Args:
-        largest: that value.
-        name: name of the file, for the message.
-
     Raises:
         CorruptImage: it does not.
     """

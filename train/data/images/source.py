@@ -186,7 +186,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     same for every run.
 
     Args:
-        dataset: whose training images can be had at any size.
+        dataset: one whose training images can be had at any size.
         fraction: fraction of the training images; at least one is held out, and at least one is trained on.
 
     Raises:
