@@ -56,7 +56,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
             that the run names and the options do not.
     """
     config = load_config(Config, folder)
-    if own_encodings(config):  # before `config.pattern`, which would import them
+    if own_encodings(config):  # not imported, so that `config.pattern` cannot read them
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
     require_named(config, folder, options.data)
     length = options.length or 8 * config.length
@@ -151,8 +151,8 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
     longest = max(config.lengths)
     every, _ = evaluation_windows(corpus, longest, EVERY_WINDOW)
     read, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
-    read_windows = {window.tobytes() for window in read}
-    candidates = [window for window in every if window.tobytes() not in read_windows]
+    contents = {window.tobytes() for window in read}
+    candidates = [window for window in every if window.tobytes() not in contents]
     if len(candidates) < count:
         rule = f"the search needs {count} windows of {longest} tokens that the evaluation does not read (eval_limit)"
         raise ValueError(f"{rule}, got {len(candidates)} of {len(every)}")
