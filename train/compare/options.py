@@ -154,11 +154,7 @@ def expand_sweeps(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
             options.append([f"--{name.strip()}={value.strip()}" for value in values.split("|")])
         elif _parse_sweep(sweep)[0] == _name(spec):
             specs = _specs(sweep)
-    return tuple(
-        Candidate(spec, variant, trainer_options)
-        for variant in specs
-        for trainer_options in itertools.product(*options)
-    )
+    return tuple(Candidate(spec, variant, choice) for variant in specs for choice in itertools.product(*options))
 
 
 def require_encodings(sweeps: Sequence[str], encodings: Sequence[str]) -> None:

@@ -124,10 +124,8 @@ def weights_of_queries(
     positions = attention_options.pop("positions", jnp.arange(length))
     tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
     keys = attention_options.pop("k_positions", None)
-    attention_options |= {
-        "positions": select_tokens(tokens, rows, axes),
-        "k_positions": tokens if keys is None else keys,
-    }
+    attention_options["positions"] = select_tokens(tokens, rows, axes)
+    attention_options["k_positions"] = tokens if keys is None else keys
     return attention_weights(q[..., rows, :, :], k, **attention_options)
 
 
@@ -143,10 +141,9 @@ def select_tokens(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenP
 
 def entropies_by_name(entropies: list[list[Float[Array, " L"]]]) -> dict[str, float]:
     """Return entropies by name: "entropy/layer_3", or "entropy/layer_3/1" for a second attention call in that layer."""
+    several = len(entropies) > 1
     return {
-        f"entropy/{f'stack_{stack}/' if len(entropies) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(
-            value
-        )
+        f"entropy/{f'stack_{stack}/' if several else ''}layer_{layer}{f'/{call}' if call else ''}": float(value)
         for stack, calls in enumerate(jax.device_get(entropies))
         for call, layers in enumerate(calls)
         for layer, value in enumerate(layers)

@@ -223,8 +223,8 @@ class RunConfig:
 
     def weights_settings(self) -> dict[str, Any]:
         """Return the settings that the weights depend on, by name: of a list of extensions, the one in training."""
-        names = {*names_of(self, "free")} - {*names_of(self, "trains")}
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in names}
+        free_names = {*names_of(self, "free")} - {*names_of(self, "trains")}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in free_names}
         return {**values, "extend": self.extensions[0]} if "extend" in values and self.extensions else values
 
 

@@ -85,26 +85,17 @@ class HelpFormatter(SimpleHelpFormatter):
 
 def _example(line: str, width: int) -> str:
     """Return a command, and on lines of their own what it does."""
-    command, _, description = line.partition(" " * 3)
+    command, _, text = line.partition(" " * 3)
     indent = " " * 6
-    return "\n".join(
-        [command, *textwrap.wrap(description.strip(), width, initial_indent=indent, subsequent_indent=indent)]
-    )
+    return "\n".join([command, *textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=indent)])
 
 
 def sections(actions: Iterable[argparse.Action], about: About) -> dict[str, list[argparse.Action]]:
     """Return the options by the titles of their sections, without empty ones."""
-    remaining = {action.dest.rpartition(".")[2]: action for action in actions}
-    arguments = [remaining.pop(name) for name, action in [*remaining.items()] if not action.option_strings]
-    first = [remaining.pop(name) for name in about.first]
-    groups = {
-        title: [remaining.pop(name) for name in [*remaining] if about.groups.get(name) == title] for title in GROUPS
-    }
-    last_title = "other options" if first else "options"
-    sections_by_title = {
-        "arguments": arguments,
-        "the options that matter first": first,
-        **groups,
-        last_title: [*remaining.values()],
-    }
-    return {title: members for title, members in sections_by_title.items() if members}
+    pool = {action.dest.rpartition(".")[2]: action for action in actions}
+    arguments = [pool.pop(name) for name, action in [*pool.items()] if not action.option_strings]
+    first = [pool.pop(name) for name in about.first]
+    groups = {title: [pool.pop(name) for name in [*pool] if about.groups.get(name) == title] for title in GROUPS}
+    last = "other options" if first else "options"
+    parts = {"arguments": arguments, "the options that matter first": first, **groups, last: [*pool.values()]}
+    return {title: members for title, members in parts.items() if members}

@@ -24,7 +24,7 @@ def line_styles(labels: Sequence[str]) -> list[LineStyle]:
 
     A label that begins with an encoding has its style, or its color if another label has the style already.
     """
-    presets = [LINES.get(name[0]) if (name := re.match(r"\w+(?=$|[ (,])", label)) else None for label in labels]
+    presets = [LINES.get(match[0]) if (match := re.match(r"\w+(?=$|[ (,])", label)) else None for label in labels]
     reserved, styles = {style for style in presets if style}, []
     for style in presets:
         if style is None or style in styles:

@@ -112,15 +112,12 @@ def make_step(
         number, sums = metrics.select(accepted, counters, (state.step, state.sums))
         return TrainState(*weights, number, sums, watch)
 
-    constants = () if frozen is None else (frozen,)  # arguments, since captured arrays become constants of the program
+    # an argument of the step, since captured arrays become constants of the program
+    frozen_shardings = () if frozen is None else (jax.tree.map(lambda x: x.sharding, frozen),)
     program = jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(
-            shardings,
-            batch_sharding(mesh),
-            *(jax.tree.map(lambda x: x.sharding, tree) for tree in constants),
-        ),
+        in_shardings=(shardings, batch_sharding(mesh), *frozen_shardings),
         out_shardings=shardings,
         compiler_options=TRAINING_COMPILER if on_cpu else None,
     )
@@ -190,8 +187,8 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal = number
-        for name in self._handlers:
-            signal.signal(name, signal.SIG_DFL)
+        for kind in self._handlers:
+            signal.signal(kind, signal.SIG_DFL)
         if jax.process_count() > 1:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -59,11 +59,9 @@ def require_more(stored: RunConfig, config: RunConfig) -> None:
         ValueError: it is given less.
     """
     name = config.budget
-    former_budget, budget = getattr(stored, name), getattr(config, name)
-    if 0 < budget < former_budget and written_steps(run_folder(config)):
-        raise ValueError(
-            f"{name} must be more than the run was trained with, {former_budget:,} {name}, got {name}={budget}"
-        )
+    former, budget = getattr(stored, name), getattr(config, name)
+    if 0 < budget < former and written_steps(run_folder(config)):
+        raise ValueError(f"{name} must be more than the run was trained with, {former:,} {name}, got {name}={budget}")
 
 
 def _require_own(config: RunConfig, first: RunConfig, folder: Path) -> None:

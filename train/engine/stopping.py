@@ -60,8 +60,8 @@ def stop_on_signals(hint: Callable[[], str]) -> Iterator[None]:
         nonlocal asked
         del frame
         asked = number
-        for other_number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other_number, signal.SIG_DFL)
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(kind, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, REPEATED, REPEATED)
         raise Stopped(number)
 

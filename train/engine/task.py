@@ -233,9 +233,8 @@ def laws(pattern: LayerPattern, params: Any, dims: Dims) -> str:
     if encoding.shift_invariant:
         findings = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
     else:
-        deviation = shift_deviation(
-            encoding, params, dims, reach=1.0
-        )  # a learned table has no values beyond its extent
+        # a learned table has no values beyond its extent
+        deviation = shift_deviation(encoding, params, dims, reach=1.0)
         findings = [f"a shift moves the logits by {deviation:.1e}, as declared"]
     if encoding.rotate is not None and encoding.rotate_keys is None:
         findings.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(encoding, params, dims):.1e} ok")
