@@ -112,7 +112,7 @@ def require_close(found: Any, stored: Any, name: str = "", near: float = 1e-3) -
         for one, other in zip(found, stored, strict=True):
             require_close(one, other, name, near)
     elif name == "outcomes":
-        assert (found is None) == (stored is None)
+        assert stored is None or found is not None  # 0.3.0 did not store them
     elif isinstance(stored, float):
         far = 5e-3 if name in ("value", "low", "high") else 1e-3  # of a perplexity
         assert found == pytest.approx(stored, rel=far, abs=near, nan_ok=True), name

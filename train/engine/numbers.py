@@ -17,7 +17,7 @@ At = int | tuple[int, ...]
 """A size, a length, or a shape: height and width, behind the frames of a video."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Number:
     """One measured number.
 
@@ -47,6 +47,17 @@ class Number:
     refused: str = ""
     log: bool = False
     outcomes: Float[np.ndarray, " N"] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[Any, ...]:
+        """Return what is compared: what two numbers both lack, a NaN, is equal."""
+        values = (getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
+        return tuple("none" if value != value else value for value in values)
 
     @property
     def place(self) -> int:
@@ -158,12 +169,18 @@ def share_of(
     """
     low, high = wilson(correct, count)
     outcomes = unpacked_shares(each, count)
-    if outcomes is not None and outcomes.sum() != correct:
-        raise ValueError(f"each must have correct={correct} right ones, got {int(outcomes.sum())}")
+    if outcomes is not None:
+        _require_correct(outcomes, correct)
     return Number(
         measure=measure, at=at, of=of, value=100 * correct / count, low=100 * low, high=100 * high, count=count,
         beside=beside, outcomes=outcomes,
     )  # fmt: skip
+
+
+def _require_correct(outcomes: Float[np.ndarray, " N"], correct: int) -> None:
+    """Raise ValueError where outcomes are not those of a share with so many right answers."""
+    if outcomes.sum() != correct:
+        raise ValueError(f"each must have correct={correct} right ones, got {int(outcomes.sum())}")
 
 
 def mean(measure: str, at: At, values: Float[np.ndarray, "regions tokens"], *, log: bool = True) -> Number:
@@ -253,6 +270,8 @@ def from_stored(values: Mapping[str, Any]) -> Number:
     number = require_number(Number(**rest, at=tuple(at) if isinstance(at, list) else at))
     each = values.get("each", "")
     outcomes = unpacked_losses(each) if number.log else unpacked_shares(each, number.count)
+    if outcomes is not None and not number.log:
+        _require_correct(outcomes, round(number.value * number.count / 100))
     return dataclasses.replace(number, outcomes=outcomes)
 
 
