@@ -43,7 +43,7 @@ from train.engine.stored_config import load_config
 from train.engine.terminal import user_console
 from train.vit.config import Config, evaluation_sizes
 from train.vit.model import SUMS, Classifier
-from train.vit.results import ResolutionResults
+from train.vit.results import TOP1, ResolutionResults
 
 AT_ONCE = 32
 """Images per launch: their weights are 64 queries times all keys in every head."""
@@ -84,7 +84,7 @@ def top1_lost(folder: Path, config: Config, largest: int) -> float:
         ValueError: results that lack one of the two sizes, or no results.
     """
     path = folder / f"{results_stem(config.extend)}.json"
-    found = {row.size: 100 * row.top1 for row in ResolutionResults.load(path).rows}
+    found = ResolutionResults.load(path).scores[TOP1]
     for size in (config.size, largest):
         if size not in found:
             raise ValueError(f"results must have {size} px, got {path} with {', '.join(map(str, found))}")

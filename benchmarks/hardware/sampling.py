@@ -13,7 +13,8 @@ from typing import Any
 
 from train.dit import judge, program
 from train.dit.config import PRESETS, Config
-from train.dit.results import SampleResults
+from train.dit.results import CLASS, DISTANCE, LOOPS, REPEATS, SampleResults, pixels
+from train.engine.numbers import At
 from train.engine.progress import read_metrics
 
 PROBE = 60
@@ -53,7 +54,7 @@ def sample(preset: str, pe: str, folder: str, to: str, until: float, limited: bo
     Args:
         preset: of `train.dit`.
         pe: spec of the encoding.
-        folder: folder of the runs, and of the judge that they share.
+        folder: folder of the runs.
         to: folder that gets the figure.
         until: the end of the time, of `time.monotonic`.
         limited: whether there is one.
@@ -124,14 +125,11 @@ def command(options: Sequence[str]) -> float:
 
 def rows_of(found: SampleResults) -> list[dict[str, Any]]:
     """Return the measures of each shape, without those that it does not have."""
-    rows = []
-    for row in found.rows:
-        numbers = {
-            "right": 100 * row.top1, "true_right": 100 * row.true_top1, "distance": row.distance,
-            "true_distance": row.true_distance, "repeats": row.repeats, "true_repeats": row.true_repeats,
-            "loops": 100 * row.loops, "true_loops": 100 * row.true_loops,
-        }  # fmt: skip
-        known = {name: number for name, number in numbers.items() if not math.isnan(number)}
+    names = {CLASS: "right", DISTANCE: "distance", REPEATS: "repeats", LOOPS: "loops"}
+    rows: dict[At, dict[str, Any]] = {}
+    for number in found.numbers:
         extend = "as trained" if found.extend == "none" else found.extend
-        rows.append({"extend": extend, "shape": row.pixels, "refused": row.refused, **known})
-    return rows
+        row = rows.setdefault(number.at, {"extend": extend, "shape": pixels(number), "refused": number.refused})
+        values = {names[number.measure]: number.value, f"true_{names[number.measure]}": number.beside}
+        row |= {name: value for name, value in values.items() if not math.isnan(value)}
+    return [*rows.values()]

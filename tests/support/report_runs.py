@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import measured
+
 from train.engine.stored_config import save_config
 from train.lm import config as lm_config
-from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow
+from train.lm.results import PerplexityResults
 from train.vit import config as vit_config
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import ResolutionResults
 
 STEPS = (10, 20, 30)
 
@@ -20,8 +22,8 @@ def vit_run(
 ) -> Path:
     """Write a run of `train.vit`: images of each size that are right, of `count`."""
     settings = vit_config.Config(pe=pe, seed=seed, out=str(folder), **config)
-    rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
-    found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", rows)
+    numbers = measured.top1(top1, count)
+    found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", numbers)
     _write(folder, settings, {"top1": 0.5, "images_per_second": 100.0})
     found.store(folder)
     return folder
@@ -30,20 +32,14 @@ def vit_run(
 def add_extension(folder: Path, extend: str, top1: Mapping[int, int], count: int = 100) -> None:
     """Write another evaluation of a run of `train.vit`: the same weights with an extension."""
     found = ResolutionResults.load(folder / "results.json")
-    rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
-    dataclasses.replace(found, extend=extend, rows=rows).store(folder)
+    dataclasses.replace(found, extend=extend, numbers=measured.top1(top1, count)).store(folder)
 
 
 def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], **config: Any) -> Path:
     """Write a run of `train.lm`: the loss at each length in nats, or why it is refused."""
     settings = lm_config.Config(pe=pe, seed=seed, out=str(folder), **config).validated()
-    rows = tuple(
-        PerplexityRow(length, refused=loss)
-        if isinstance(loss, str)
-        else PerplexityRow(length, MeanLoss(loss, 0.1, 999))
-        for length, loss in losses.items()
-    )
-    found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)
+    numbers = measured.perplexities(losses)
+    found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", numbers)
     _write(folder, settings, {"tokens_per_second": 100.0})
     found.store(folder)
     return folder

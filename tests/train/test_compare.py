@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import measured
 import numpy as np
 import pytest
 from cases import slow
@@ -27,7 +28,7 @@ from train.engine.config import split_list
 from train.engine.files import write_atomic
 from train.engine.progress import Progressed, last_progress
 from train.engine.stored_config import save_config
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import ResolutionResults
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -38,9 +39,9 @@ SMALL = (
 
 def store(run, extend, *top1: int, **made_by: str) -> None:
     """Write results of 100 images per size as the trainer would, and that the run is done."""
-    rows = tuple(ResolutionRow(28 + 4 * place, 49, correct, 100) for place, correct in enumerate(top1))
+    numbers = measured.top1({28 + 4 * place: correct for place, correct in enumerate(top1)})
     run.folder.mkdir(parents=True, exist_ok=True)
-    found = ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", rows, made_by=made_by)
+    found = ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", numbers, made_by=made_by)
     found.save(run.folder)
     write_atomic(run.folder / "outcome.json", json.dumps(Outcome("done").__dict__))
 

@@ -1,4 +1,4 @@
-"""Intervals: the difference of two scores of the same examples, and the text of their outcomes."""
+"""Intervals: the difference of two numbers of the same examples, and the text of their outcomes."""
 
 import dataclasses
 import json
@@ -8,22 +8,21 @@ import numpy as np
 import pytest
 
 from train.engine.files import with_digest
-from train.engine.intervals import LARGEST, Score, difference, packed, share, t95, unpacked_losses, wilson
-from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.engine.intervals import LARGEST, packed, t95, unpacked_losses, wilson
+from train.engine.numbers import PERPLEXITY, Number, difference, mean, share, share_of
+from train.lm.results import PerplexityResults
+from train.vit.results import TOP1, ResolutionResults
 
 RIGHT = np.array([1, 1, 1, 1, 1, 1, 1, 1, 0, 0], bool)
 OTHER = np.array([1, 1, 0, 0, 0, 0, 0, 0, 1, 0], bool)
 
 
-def answers(right: np.ndarray) -> Score:
-    return share(int(right.sum()), len(right), packed(right))
+def answers(right: np.ndarray) -> Number:
+    return share(TOP1, 28, right)
 
 
-def losses(values: list[float]) -> Score:
-    found = mean_loss(np.array(values)[:, None])
-    low, high = found.mean - found.half, found.mean + found.half
-    return Score(found.mean, low, high, found.count, np.array(values))
+def losses(values: list[float]) -> Number:
+    return mean("loss", 8, np.array(values)[:, None], log=False)
 
 
 def test_right_answers_are_compared_by_the_score_interval_of_pairs():
@@ -55,11 +54,11 @@ def test_means_are_compared_by_the_interval_of_their_differences():
 
 
 def test_without_outcomes_it_is_that_of_two_samples():
-    one, other = (losses(values)._replace(outcomes=None) for values in ([2.0, 3.0, 5.0], [2.5, 3.0, 6.0]))
+    one, other = (dataclasses.replace(losses(values), outcomes=None) for values in ([2.0, 3.0, 5.0], [2.5, 3.0, 6.0]))
     d, half = difference(one, other) or (0, 0)
     assert d == pytest.approx(-0.5)
     assert half == pytest.approx(math.hypot(one.high - one.value, other.high - other.value))
-    d, wider = difference(share(6000, 10_000, ""), share(5900, 10_000, "")) or (0, 0)
+    d, wider = difference(share_of(TOP1, 28, 6000, 10_000), share_of(TOP1, 28, 5900, 10_000)) or (0, 0)
     some = np.arange(10_000) < 6000
     _, narrower = difference(answers(some), answers(np.arange(10_000) < 5900)) or (0, 0)
     assert narrower < 0.25 < wider
@@ -67,12 +66,13 @@ def test_without_outcomes_it_is_that_of_two_samples():
 
 def test_other_examples_and_endless_intervals_have_no_interval():
     assert difference(answers(RIGHT), answers(RIGHT[:9])) is None
-    one = Score(2.0, 0.0, math.inf, 9, np.array([0.7]))
+    one = mean(PERPLEXITY, 8, np.full((1, 9), 0.7))
+    assert (one.low, one.high) == (0.0, math.inf)
     assert math.isnan((difference(one, one) or (0, 0))[1])
 
 
 def test_outcomes_are_stored_unless_they_are_too_many():
-    assert share(8, 10, packed(RIGHT)).outcomes.tolist() == RIGHT.tolist()
+    assert share_of(TOP1, 28, 8, 10, packed(RIGHT)).outcomes.tolist() == RIGHT.tolist()
     found = unpacked_losses(packed(np.array([2.5, 0.125])))
     assert found is not None
     assert found.tolist() == [2.5, 0.125]
@@ -89,13 +89,15 @@ def test_outcomes_are_stored_unless_they_are_too_many():
         ("?", "must be outcomes in base64"),
     ],
 )
-def test_outcomes_that_do_not_fit_their_row_are_refused(each, rule, tmp_path):
-    rows = (ResolutionRow(28, 49, 8, 10, packed(RIGHT)),)
-    ResolutionResults("rope", "fashion", 28, 10, "none", "a note", rows).store(tmp_path)
+def test_outcomes_that_do_not_fit_their_number_are_refused(each, rule, tmp_path):
+    numbers = (answers(RIGHT),)
+    ResolutionResults("rope", "fashion", 28, 10, "none", "a note", numbers).store(tmp_path)
     path = tmp_path / "results.json"
-    assert ResolutionResults.load(path).rows == rows
+    (found,) = ResolutionResults.load(path).numbers
+    assert found == numbers[0]
+    assert found.outcomes.tolist() == RIGHT.tolist()
     stored = json.loads(path.read_text())
-    stored["rows"][0]["each"] = each
+    stored["numbers"][0]["each"] = each
     path.write_text(json.dumps(with_digest({k: v for k, v in stored.items() if k != "digest"})))
     with pytest.raises(ValueError, match=f"each {rule}"):
         ResolutionResults.load(path)
@@ -104,15 +106,16 @@ def test_outcomes_that_do_not_fit_their_row_are_refused(each, rule, tmp_path):
 def test_perplexities_of_the_same_text_are_compared_by_its_regions(tmp_path):
     """Regions differ much, and the same region little: without outcomes nothing would be told."""
     regions = np.array([2.0, 3.0, 4.0, 3.5])
-    row = lambda values: PerplexityRow(8, mean_loss(values[:, None]), each=packed(values))
-    one = PerplexityResults("rope", "shakespeare", 4, 10, "none", "a note", (row(regions),))
-    other = dataclasses.replace(one, extend="yarn", rows=(row(regions - 0.1),))
+    numbers = lambda values: (mean(PERPLEXITY, 8, values[:, None]),)
+    one = PerplexityResults("rope", "shakespeare", 4, 10, "none", "a note", numbers(regions))
+    other = dataclasses.replace(one, extend="yarn", numbers=numbers(regions - 0.1))
     for found in (one, other):
         found.store(tmp_path)
         assert type(found).load(tmp_path / f"{found.stem}.json") == found
-    longer, shorter = (found.measured()["perplexity"][8] for found in (one, other))
+    longer, shorter = (type(one).load(tmp_path / f"{found.stem}.json").scored[PERPLEXITY][8] for found in (one, other))
     d, half = difference(longer, shorter) or (0, 0)
     assert d == pytest.approx(math.exp(3.125) - math.exp(3.025))
     assert half == pytest.approx(0.0, abs=1e-3)
-    apart, independent = difference(longer._replace(outcomes=None), shorter) or (0, 0)
-    assert independent / apart == pytest.approx(math.hypot(2 * longer.high - 6.25, 2 * shorter.high - 6.05) / 0.2)
+    apart, independent = difference(dataclasses.replace(longer, outcomes=None), shorter) or (0, 0)
+    halves = (2 * math.log(longer.high) - 6.25, 2 * math.log(shorter.high) - 6.05)
+    assert independent / apart == pytest.approx(math.hypot(*halves) / 0.2)

@@ -18,6 +18,7 @@ from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.loop import init_state, make_step, state_shardings
+from train.engine.numbers import PERPLEXITY
 from train.engine.optimizers import make_optimizer
 from train.engine.parser import parse
 from train.engine.stored_config import digest_of, load_config
@@ -27,6 +28,7 @@ from train.lm import program as lm
 from train.lm.config import Config
 from train.lm.model import Language
 from train.lm.program import make_task
+from train.lm.results import BEYOND, GAIN, SLIDING
 from train.runs import load_run
 
 MODEL = ("--width=8", "--layers=1", "--heads=2", "--batch=8")
@@ -62,8 +64,10 @@ def stored(out: Path) -> dict:
     return json.loads((out / "config.json").read_text())
 
 
-def rows(out: Path, name: str = "results") -> list[dict]:
-    return json.loads((out / f"{name}.json").read_text())["rows"]
+def numbers(out: Path, measure: str = PERPLEXITY, name: str = "results") -> dict[int, dict]:
+    """Return the stored numbers of a measure by length."""
+    stored = json.loads((out / f"{name}.json").read_text())["numbers"]
+    return {one["at"]: one for one in stored if one["measure"] == measure}
 
 
 def trained(out: Path) -> dict:
@@ -86,9 +90,9 @@ def test_a_run_leaves_everything_behind(whole):
     assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6]
     probes = [line for line in timeless(whole) if "loss_0_to_L" in line]
     assert [sorted(line) for line in probes] == [["entropy/layer_0", "loss_0_to_L", "loss_L_to_2L", "step"]] * 2
-    assert [row["length"] for row in rows(whole)] == [8, 16]
-    assert rows(whole)[0]["everything"]["count"] == 3 * 16
-    assert rows(whole)[1]["gain"]["count"] == 3
+    assert [*numbers(whole)] == [8, 16]
+    assert numbers(whole)[8]["count"] == 3 * 16
+    assert {length: one["count"] for length, one in numbers(whole, GAIN).items()} == {16: 3}
     assert (whole / "results.png").stat().st_size > 1000
     assert list((whole / "tensorboard").iterdir())
     assert (stored(whole)["program"], stored(whole)["pe"], stored(whole)["extent"]) == ("lm", "rope", 8)
@@ -122,10 +126,12 @@ def test_evaluating_again_extended(whole, tmp_path, capsys):
     assert evaluate.main([str(out)]) == 0
     assert (out / "results.json").read_text() == before
     assert evaluate.main([str(out), "--extend=linear"]) == 0
-    within, beyond = rows(out, "results-linear")
-    assert within == rows(out)[0], "within the trained length nothing is stretched"
-    assert beyond["sliding"] == rows(out)[1]["sliding"]
-    assert beyond["beyond"] != rows(out)[1]["beyond"]
+    both = lambda measure: (numbers(out, measure, "results-linear"), numbers(out, measure))
+    linear, plain = both(PERPLEXITY)
+    assert linear[8] == plain[8], "within the trained length nothing is stretched"
+    (linear, plain), (beyond, plain_beyond) = both(SLIDING), both(BEYOND)
+    assert linear == plain
+    assert beyond[16] != plain_beyond[16]
     error = refused(capsys, lambda: evaluate.main([str(out), "--extend=yarn(factor=0.5)"]))
     assert "factor must be at least 1, got 0.5" in error
     error = refused(capsys, lambda: evaluate.main([str(out), "--extend=slopes"]))
@@ -188,8 +194,8 @@ def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
     )
     np.testing.assert_allclose(squeezed, by_hand, atol=1e-5)
     assert float(jnp.abs(squeezed - plain).max()) > 1e-4
-    assert [row["length"] for row in rows(longer, "results-pi")] == [8, 16]
-    assert rows(longer, "results-pi")[1]["gain"] is None, "16 is trained now"
+    assert [*numbers(longer, name="results-pi")] == [8, 16]
+    assert not numbers(longer, GAIN, "results-pi"), "16 is trained now"
 
 
 @pytest.mark.slow
@@ -242,7 +248,7 @@ def test_layers_of_several_kinds_are_trained_and_resumed(tmp_path):
     train_pe = lambda out, *flags: train(out, pe, "--layers=3", *flags)
     assert train_pe(tmp_path / "whole") == 0
     assert stored(tmp_path / "whole")["pe"] == "(learned+rope)*1 + t5*1"
-    assert [row["length"] for row in rows(tmp_path / "whole")] == [8, 16]
+    assert [*numbers(tmp_path / "whole")] == [8, 16]
     assert set(trained(tmp_path / "whole")["stack"]) == {"encoding_1", "layers", "norm", "position"}
     assert_resumes(train_pe, tmp_path / "whole", tmp_path / "part", "--stop_at=3")
 

@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measured import loss_of, perplexities
 from rich.console import Console
 
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Bytes
 from train.devices.mesh import make_mesh
+from train.engine.numbers import PERPLEXITY, Number, mean, mean_of, perplexity_of
 from train.lm import curves
 from train.lm import evaluate as perplexity
 from train.lm.config import Config
-from train.lm.evaluate import Reader, evaluate, measure
-from train.lm.results import MeanLoss, PerplexityResults, PerplexityRow, mean_loss
+from train.lm.evaluate import Reader, evaluate, measured
+from train.lm.results import BEYOND, GAIN, SLIDING, PerplexityResults
 
 QUIET = Console(quiet=True)
 TRAINED = 4
@@ -58,84 +60,95 @@ def corpus_of(*lengths: int) -> Corpus:
     return Corpus(documents, documents, tuple(map(str, range(len(lengths)))), Bytes(), "a note", "")
 
 
-def found(language, corpus: Corpus, devices: int = 1) -> dict[int, PerplexityRow]:
+Numbers = dict[tuple[str, int], Number]
+
+
+def found(language, corpus: Corpus, devices: int = 1) -> Numbers:
+    """Return the numbers by measure and length."""
     one = jnp.float32(1)
     [results] = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
     assert (results.step, results.trained, results.note) == (7, language.config.length, "a note")
-    return {row.length: row for row in results.rows}
+    return {(number.measure, number.at): number for number in results.numbers}
+
+
+def require(number: Number, loss: float, half: float, count: int) -> None:
+    """Require a mean loss, half the width of its interval, and a number of tokens."""
+    expected = mean_of(number.measure, number.at, loss, half, count, log=number.log)
+    assert (number.value, number.low, number.high) == pytest.approx((expected.value, expected.low, expected.high))
+    assert number.count == count
 
 
 def test_every_token_is_read_once_with_what_stands_before_it_in_its_window():
-    rows = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
-    for length, row in rows.items():
-        expected = np.tile(np.arange(1, length + 1), 12 // length)
-        assert row.everything == MeanLoss(pytest.approx(expected.mean()), 0.0, 24)
-    named = found(Counting(name_of_target, eval_lengths=(2, 4, 6, 12)), corpus_of(13))
-    for row in named.values():
-        assert row.everything.mean == pytest.approx(np.arange(1, 13).mean())
+    lengths = (2, 4, 6, 12)
+    numbers = found(Counting(count_before, eval_lengths=lengths), corpus_of(13, 13))
+    named = found(Counting(name_of_target, eval_lengths=lengths), corpus_of(13))
+    for length in lengths:
+        require(numbers[PERPLEXITY, length], np.arange(1, length + 1).mean(), 0.0, 24)
+        require(named[PERPLEXITY, length], np.arange(1, 13).mean(), math.inf, 12)
 
 
 def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and_sliding_the_same_ones():
-    rows = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
-    for length in (2, 4):
-        assert rows[length][2:6] == (None, None, None, "")
+    numbers = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
+    assert {length for measure, length in numbers if measure != PERPLEXITY} == {6, 12}
     for length, before in ((6, [5, 6, 5, 6]), (12, list(range(5, 13)))):
-        _, _, beyond, sliding, gain, *_ = rows[length]
-        assert beyond == MeanLoss(pytest.approx(np.mean(before)), 0.0, 2 * len(before))
-        assert sliding == MeanLoss(TRAINED, 0.0, 2 * len(before))
-        assert gain == MeanLoss(pytest.approx(TRAINED - np.mean(before)), 0.0, 2 * len(before))
+        require(numbers[BEYOND, length], np.mean(before), 0.0, 2 * len(before))
+        require(numbers[SLIDING, length], TRAINED, 0.0, 2 * len(before))
+        require(numbers[GAIN, length], TRAINED - np.mean(before), 0.0, 2 * len(before))
     named = found(Counting(name_of_target, eval_lengths=(6, 12)), corpus_of(13))
     for length, targets in ((6, [5, 6, 11, 12]), (12, list(range(5, 13)))):
-        assert named[length].beyond.mean == named[length].sliding.mean == pytest.approx(np.mean(targets))
-        assert named[length].gain == MeanLoss(0.0, math.inf, len(targets))
+        for measure, loss in ((BEYOND, np.mean(targets)), (SLIDING, np.mean(targets)), (GAIN, 0.0)):
+            require(named[measure, length], loss, math.inf, len(targets))
 
 
 def test_a_model_that_needs_the_context_gains_what_it_is_worth():
     """A token costs 3 nats, and 2 less where at least 6 tokens stand before it."""
     needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)
-    row = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))[12]
-    assert (row.sliding.mean, row.beyond.mean) == pytest.approx((3.0, (3 + 7 * 1) / 8))
-    assert row.gain.mean == pytest.approx(2 * 7 / 8)
+    numbers = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))
+    assert loss_of(numbers[SLIDING, 12]) == pytest.approx(3.0)
+    assert loss_of(numbers[BEYOND, 12]) == pytest.approx((3 + 7 * 1) / 8)
+    assert numbers[GAIN, 12].value == pytest.approx(2 * 7 / 8)
 
 
 def test_the_sliding_context_is_the_last_tokens_before_the_target():
-    sum_of_context = lambda before, context, target: 1000 * jnp.cumsum(context, axis=1) + target
-    row = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[12]
-    expected = [1000 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
-    assert row.sliding.mean == pytest.approx(np.mean(expected))
+    sum_of_context = lambda before, context, target: 10 * jnp.cumsum(context, axis=1) + target
+    number = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[SLIDING, 12]
+    expected = [10 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
+    assert loss_of(number) == pytest.approx(np.mean(expected))
 
 
 def test_of_the_tokens_beyond_one_in_a_stride_is_compared():
-    row = found(Counting(name_of_target, eval_lengths=(6, 12), eval_stride=3), corpus_of(13))
-    assert (row[12].beyond.mean, row[12].beyond.count) == (pytest.approx(np.mean([5, 8, 11])), 3)
-    assert (row[6].beyond.mean, row[6].beyond.count) == (pytest.approx(np.mean([5, 11])), 2)
-    assert row[12].everything.count == 12
+    numbers = found(Counting(name_of_target, eval_lengths=(6, 12), eval_stride=3), corpus_of(13))
+    require(numbers[BEYOND, 12], np.mean([5, 8, 11]), math.inf, 3)
+    require(numbers[BEYOND, 6], np.mean([5, 11]), math.inf, 2)
+    assert numbers[PERPLEXITY, 12].count == 12
 
 
 def test_lengths_that_do_not_divide_the_longest_leave_its_last_tokens_out():
-    row = found(Counting(name_of_target, eval_lengths=(5, 13)), corpus_of(14))
-    assert row[5].everything.count == 10
-    assert row[5].everything.mean == pytest.approx(np.arange(1, 11).mean())
-    assert row[5].beyond.mean == row[5].sliding.mean == pytest.approx(np.mean([5, 10]))
-    assert row[13].everything.count == 13
+    numbers = found(Counting(name_of_target, eval_lengths=(5, 13)), corpus_of(14))
+    require(numbers[PERPLEXITY, 5], np.arange(1, 11).mean(), math.inf, 10)
+    for measure in (BEYOND, SLIDING):
+        assert loss_of(numbers[measure, 5]) == pytest.approx(np.mean([5, 10]))
+    assert numbers[PERPLEXITY, 13].count == 13
 
 
 def test_no_more_stretches_than_the_limit_are_read():
     for limit, taken in ((0, 6), (2, 2), (9, 6)):
-        row = found(Counting(count_before, eval_lengths=(12,), eval_limit=limit), corpus_of(39, 13, 27))[12]
-        assert row.everything.count == 12 * taken
+        numbers = found(Counting(count_before, eval_lengths=(12,), eval_limit=limit), corpus_of(39, 13, 27))
+        assert numbers[PERPLEXITY, 12].count == 12 * taken
 
 
 def test_a_length_that_is_refused_says_why_and_the_others_are_measured():
-    rows = found(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
-    assert rows[12] == PerplexityRow(12, refused="a table of 4 for length 12")
-    assert rows[4].everything.mean == 2.5
+    numbers = found(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
+    for measure in (PERPLEXITY, GAIN):
+        assert numbers[measure, 12] == Number(measure=measure, at=12, refused="a table of 4 for length 12")
+    assert loss_of(numbers[PERPLEXITY, 4]) == pytest.approx(2.5)
 
 
 def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(monkeypatch):
     monkeypatch.setattr(Reader, "last", None)
-    assert found(Counting(count_before, most=4, eval_lengths=(4, 12)), corpus_of(13))[4].everything.mean == 2.5
-    assert found(Counting(count_before, eval_lengths=(2, 4)), corpus_of(13))[4].everything.mean == 2.5
+    for settings in ({"most": 4, "eval_lengths": (4, 12)}, {"eval_lengths": (2, 4)}):
+        numbers = found(Counting(count_before, **settings), corpus_of(13))
+        assert loss_of(numbers[PERPLEXITY, 4]) == pytest.approx(2.5)
 
 
 @pytest.mark.slow
@@ -157,9 +170,9 @@ def test_measure_aligns_its_two_readings():
     regions = np.arange(26).reshape(2, 13)
     reader = SimpleNamespace(all=lambda windows: 1.0 * windows[..., 1:])
     beyond = np.asarray([4, 7, 10, 11])
-    row = measure(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
-    assert row.beyond.mean == pytest.approx(np.mean([5, 11, 12, 18, 24, 25]))
-    assert row.gain == MeanLoss(0.5, 0.0, 6)
+    _, full, _, gain = measured(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
+    assert loss_of(full) == pytest.approx(np.mean([5, 11, 12, 18, 24, 25]))
+    require(gain, 0.5, 0.0, 6)
 
 
 def t_quantile(freedom: int) -> float:
@@ -174,54 +187,53 @@ def t_quantile(freedom: int) -> float:
 @pytest.mark.parametrize("n", [2, 3, 8, 16, 17, 18, 25, 60, 400])
 def test_the_interval_is_students_over_the_means_of_stretches(n):
     losses = np.random.default_rng(n).normal(2.0, 0.3, (n, 5))
-    one = mean_loss(losses.astype(np.float32))
+    number = mean(PERPLEXITY, 8, losses.astype(np.float32))
     means = [sum(row) / 5 for row in losses.tolist()]
-    mean = sum(means) / n
-    spread = math.sqrt(sum((each - mean) ** 2 for each in means) / (n - 1) / n)
-    assert (one.mean, one.count) == (pytest.approx(mean, rel=1e-6), 5 * n)
-    assert one.half / spread == pytest.approx(t_quantile(n - 1), abs=0.005)
-    assert one.interval == pytest.approx((math.exp(mean - one.half), math.exp(mean + one.half)), rel=1e-5)
+    middle = sum(means) / n
+    spread = math.sqrt(sum((each - middle) ** 2 for each in means) / (n - 1) / n)
+    assert (loss_of(number), number.count) == (pytest.approx(middle, rel=1e-6), 5 * n)
+    half = math.log(number.high) - middle
+    assert half / spread == pytest.approx(t_quantile(n - 1), abs=0.005)
+    assert number.low == pytest.approx(math.exp(middle - half), rel=1e-5)
 
 
-def test_one_stretch_says_nothing_of_its_spread(tmp_path):
-    one = mean_loss(np.full((1, 3), 2.0))
-    assert one == MeanLoss(2.0, math.inf, 3)
-    assert one.interval == (0.0, math.inf)
-    assert MeanLoss(1e4, 1.0, 3).perplexity == math.inf
+def test_one_stretch_says_nothing_of_its_spread():
+    require(mean(PERPLEXITY, 8, np.full((1, 3), 2.0)), 2.0, math.inf, 3)
+    assert perplexity_of(1e4) == math.inf
 
 
-def results(*rows: PerplexityRow, **changes) -> PerplexityResults:
-    return PerplexityResults(
-        **{"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "rows": rows, **changes}
-    )
+def results(*numbers: Number, **changes) -> PerplexityResults:
+    kept = {"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "numbers": numbers}
+    return PerplexityResults(**{**kept, **changes})
 
 
-ROWS = (
-    PerplexityRow(2, MeanLoss(1.0, 0.1, 24)),
-    PerplexityRow(8, MeanLoss(2.0, 0.1, 24), MeanLoss(2.5, 0.2, 8), MeanLoss(2.25, 0.2, 8), MeanLoss(-0.25, 0.01, 8)),
-    PerplexityRow(16, refused="too long"),
-)
+NUMBERS = (
+    *perplexities({2: 1.0, 8: 2.0, 16: "too long"}, count=24), mean_of(BEYOND, 8, 2.5, 0.2, 8),
+    mean_of(SLIDING, 8, 2.25, 0.2, 8), mean_of(GAIN, 8, -0.25, 0.01, 8, log=False),
+    Number(measure=GAIN, at=16, refused="too long"),
+)  # fmt: skip
 
 
 def test_results_come_back_from_their_file(tmp_path):
-    one = results(*ROWS)
+    one = results(*NUMBERS)
     one.save(tmp_path)
     assert PerplexityResults.load(tmp_path / "results.json") == one
-    assert json.loads((tmp_path / "results.json").read_text())["rows"][1]["gain"]["mean"] == -0.25
+    stored = json.loads((tmp_path / "results.json").read_text())["numbers"]
+    assert [one["value"] for one in stored if one["measure"] == GAIN and "value" in one] == [-0.25]
     assert (tmp_path / "results.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="results must come from an evaluation, got"):
         PerplexityResults.load(tmp_path / "nowhere.json")
 
 
 def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
-    other = results(PerplexityRow(2, MeanLoss(0.5, 0.1, 24)), PerplexityRow(8, MeanLoss(3.0, 0.1, 24)), name="none")
-    one, two = PerplexityResults.markdown([results(*ROWS), other]).split("\n\n")[1::2]
+    other = results(*perplexities({2: 0.5, 8: 3.0}), name="none")
+    one, two = PerplexityResults.markdown([results(*NUMBERS), other]).split("\n\n")[1::2]
     assert one.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
     assert one.splitlines()[2:] == ["| rope | 2.72 | **7.39** | refused |", "| none | **1.65** | 20.09 |  |"]
     assert two.splitlines()[2] == "| rope | **-0.250** | refused |"
     with pytest.raises(ValueError, match="runs in one comparison must share trained, got 4 and 5"):
-        PerplexityResults.markdown([results(*ROWS), results(*ROWS, trained=5)])
-    table = results(*ROWS).table()
+        PerplexityResults.markdown([results(*NUMBERS), results(*NUMBERS, trained=5)])
+    table = results(*NUMBERS).table()
     cells = [list(column.cells) for column in table.columns]
     assert cells[2] == ["2.718, 2.46 to 3.00", "7.389, 6.69 to 8.17", "refused"]
     assert [column[1] for column in cells[3:]] == ["12.182", "9.488", "-0.2500 ±0.0100"]
@@ -231,9 +243,9 @@ def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
 def test_a_figure_of_one_stretch_has_no_band(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("matplotlib.axes.Axes.fill_between", lambda *args, **options: drawn.append(args))
-    PerplexityResults.draw([results(PerplexityRow(4, mean_loss(np.full((1, 3), 2.0))))], tmp_path / "one.png")
+    PerplexityResults.draw([results(mean(PERPLEXITY, 4, np.full((1, 3), 2.0)))], tmp_path / "one.png")
     assert drawn == []
-    PerplexityResults.draw([results(PerplexityRow(4, mean_loss(np.float32([[1.0], [2.0]]))))], tmp_path / "two.png")
+    PerplexityResults.draw([results(mean(PERPLEXITY, 4, np.float32([[1.0], [2.0]])))], tmp_path / "two.png")
     assert len(drawn) == 1
 
 
@@ -250,8 +262,8 @@ def test_the_figure_says_which_loss_was_not_probed(loss, tmp_path, monkeypatch):
 
 
 def test_a_single_region_has_no_interval():
-    one = MeanLoss(1.0, math.inf, 4)
-    table = PerplexityResults("rope", "text", 4, 10, "none", "", (PerplexityRow(8, one, one, one, one),)).table()
+    measures = (PERPLEXITY, BEYOND, SLIDING, GAIN)
+    table = results(*(mean_of(one, 8, 1.0, math.inf, 4, log=one != GAIN) for one in measures)).table()
     columns = [list(column.cells) for column in table.columns]
     assert columns[2:] == [["2.718, no interval: one region"], ["2.718"], ["2.718"], ["+1.0000"]]
     assert "means over the tokens that have more than 4 before them, 4 at length 8" in str(table.caption)

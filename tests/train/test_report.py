@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli import refused
+from measured import top1
 from report_runs import add_extension, lm_run, vit_run
 
 from train.engine.intervals import t95
@@ -22,7 +23,7 @@ from train.report.outcome import outcome
 from train.report.program import main
 from train.report.records import Left
 from train.report.training import curve_of
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import ResolutionResults
 
 
 def read(folder: Path) -> tuple[list[Group], list[Left]]:
@@ -206,9 +207,9 @@ def test_other_weights_and_other_images_are_not_compared_by_images(tmp_path):
     assert on_weights(by_label["alibi"], by_label["rope_mixed"], "top-1, %", 56) is None
     names = [row[0].text for row in table([group], "Difference of top-1, % to alibi").rows]
     assert names == ["rope_mixed", f"rope_mixed + {PI}", f"rope_mixed + {PI}, to rope_mixed"]
-    rows = (ResolutionRow(28, 49, 60, 100), ResolutionRow(56, 196, 45, 50))  # of half of the images
+    numbers = (*top1({28: 60}), *top1({56: 45}, 50))  # of half of the images
     found = ResolutionResults.load(folder / "results.json")
-    dataclasses.replace(found, extend=PI, rows=rows).store(folder)
+    dataclasses.replace(found, extend=PI, numbers=numbers).store(folder)
     (group,), _ = read(tmp_path)
     assert f"nothing can be said: rope_mixed + {PI} is ahead of alibi by 10.0 (top-1, %, 1 seed)" in outcome(group)
 

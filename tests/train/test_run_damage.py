@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import mostly_slow
+from measured import top1
 from toy_program import train
 
 from train.compare import program as compare
@@ -15,7 +16,7 @@ from train.compare.options import read
 from train.compare.runs import run_of
 from train.engine.stored_config import digest_of, save_config
 from train.evaluate import program as evaluate
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import ResolutionResults
 
 pytestmark = pytest.mark.usefixtures("toy")
 
@@ -95,8 +96,7 @@ def test_a_damaged_comparison_gives_its_table_or_one_line(what, tmp_path, capsys
     def launch(self, arguments: list[str], log: Path) -> tuple[int, str]:
         run.folder.mkdir(parents=True, exist_ok=True)
         save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
-        rows = (ResolutionRow(28, 49, 80, 100),)
-        results = ResolutionResults("none", "fashion", 28, 9, "none", "note", rows, 9, digest_of(run.folder))
+        results = ResolutionResults("none", "fashion", 28, 9, "none", "note", top1({28: 80}), 9, digest_of(run.folder))
         try:
             results.save(run.folder)
         except OSError as refused:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cli import refused
+from measured import top1
 
 from train.engine.files import with_digest
 from train.engine.options import names_of
@@ -13,7 +14,7 @@ from train.engine.stored_config import digest_of, load_config, save_config
 from train.evaluate import program as evaluate
 from train.report.collect import collect
 from train.vit.config import Config as VitConfig
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import ResolutionResults
 
 pytestmark = pytest.mark.usefixtures("toy")
 
@@ -42,7 +43,7 @@ def test_seals_of_earlier_versions_have_no_step_but_the_state_has(run, capsys):
 
 def test_results_of_a_step_before_the_last_are_written_beside():
     """So that those of a finished run stay what they are."""
-    found = ResolutionResults("rope", "fashion", 28, 90, "none", "note", (ResolutionRow(28, 49, 80, 100),), steps=120)
+    found = ResolutionResults("rope", "fashion", 28, 90, "none", "note", top1({28: 80}), steps=120)
     assert (found.stem, found.label) == ("results-step90", "rope, step 90 of 120")
     assert dataclasses.replace(found, extend="pi").stem == "results-pi-step90"
     assert dataclasses.replace(found, step=120).stem == "results"
@@ -53,8 +54,8 @@ def evaluated(folder: Path, **changed: object) -> Path:
     """Write a run folder of train.vit with results, and return the path of these."""
     folder.mkdir(parents=True)
     save_config(VitConfig(out=str(folder)), folder)
-    rows = (ResolutionRow(28, 49, 80, 100), ResolutionRow(32, 64, 70, 100))
-    found = ResolutionResults("rope", "fashion", 28, 120, "none", "note", rows, 120, digest_of(folder))
+    numbers = top1({28: 80, 32: 70})
+    found = ResolutionResults("rope", "fashion", 28, 120, "none", "note", numbers, 120, digest_of(folder))
     dataclasses.replace(found, **changed).save(folder)
     return folder / "results.json"
 
@@ -62,8 +63,7 @@ def evaluated(folder: Path, **changed: object) -> Path:
 @pytest.mark.slow
 def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
     folder = evaluated(tmp_path / "run").parent
-    row = (ResolutionRow(28, 49, 10, 100),)
-    ResolutionResults("rope", "fashion", 28, 90, "none", "note", row, 120, digest_of(folder)).save(folder)
+    ResolutionResults("rope", "fashion", 28, 90, "none", "note", top1({28: 10}), 120, digest_of(folder)).save(folder)
     found = collect([tmp_path])
     assert [[one.scores["top-1, %"][28] for one in run.scored] for run in found.runs] == [[80.0]]
     (left,) = found.left
@@ -74,9 +74,9 @@ def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"correct": 80', '"correct": 81'),
-        ('"correct": 80', '"correct": 5000'),
-        ('"top1": 0.8', '"top1": NaN'),
+        ('"value": 80.0', '"value": 81.0'),
+        ('"value": 80.0', '"value": NaN'),
+        ('"at": 28', '"at": 29'),
         ('"step": 120', '"step": 90'),
         ('"name": "rope"', '"name": "alibi"'),
         ('"extend": "none"', '"extend": "pi"'),
@@ -84,7 +84,7 @@ def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
 )
 def test_results_that_were_changed_are_refused(old, new, tmp_path):
     path = evaluated(tmp_path / "run")
-    assert ResolutionResults.load(path).rows[0].correct == 80
+    assert ResolutionResults.load(path).numbers[0].value == 80
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
@@ -104,12 +104,13 @@ def test_results_of_another_run_are_refused(tmp_path):
 def test_results_of_earlier_versions_are_read_where_they_can_be_true(tmp_path):
     path = evaluated(tmp_path / "run")
     stored = json.loads(path.read_text())
-    for name in ("digest", "run", "steps"):
+    for name in ("digest", "run", "steps", "numbers"):
         del stored[name]
-    path.write_text(json.dumps(stored))
+    path.write_text(json.dumps({**stored, "rows": [row := {"size": 28, "tokens": 49, "correct": 80, "count": 100}]}))
     assert ResolutionResults.load(path).steps == 0
+    assert ResolutionResults.load(path).scores == {"top-1, %": {28: 80.0}}
     for name, value, message in (("correct", 5000, "from 0 to count=100, got 5000"), ("count", True, "count must be")):
-        changed = {**stored, "rows": [{**stored["rows"][0], name: value}]}
+        changed = {**stored, "rows": [{**row, name: value}]}
         path.write_text(json.dumps(changed))
         with pytest.raises(ValueError, match=message):
             ResolutionResults.load(path)

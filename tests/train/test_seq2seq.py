@@ -11,6 +11,7 @@ from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, r
 
 from pejax import ENCODINGS
 from train.devices.mesh import make_mesh
+from train.engine.numbers import Number, share_of
 from train.engine.parser import parse
 from train.engine.task import params_from_init
 from train.evaluate import program as evaluate
@@ -18,7 +19,7 @@ from train.seq2seq import model as answers
 from train.seq2seq import program as seq2seq
 from train.seq2seq.config import Config
 from train.seq2seq.model import Answerer
-from train.seq2seq.results import ExactMatchResults, ExactMatchRow
+from train.seq2seq.results import EXACT, ExactMatchResults
 from train.seq2seq.tasks import PAD, STOP, evaluation_batches, train_batches
 
 SMALL = ("--width=16", "--layers=1", "--encoder_layers=1", "--heads=2", "--length=4", "--batch=8")
@@ -50,10 +51,8 @@ def test_a_run_leaves_everything_behind(whole):
     metrics, results = outcome(whole)
     assert [line["step"] for line in metrics] == [2, 4, 6]
     assert {"loss", "right", "lr"} <= set(metrics[0])
-    rows = json.loads(results)["rows"]
-    assert [(row["task"], row["length"], row["count"]) for row in rows] == [
-        ("copy", 4, 8), ("passkey", 4, 8),
-    ]  # fmt: skip
+    exact = [one for one in json.loads(results)["numbers"] if one["measure"] == EXACT]
+    assert [(one["of"], one["at"], one["count"]) for one in exact] == [("copy", 4, 8), ("passkey", 4, 8)]
     assert (whole / "results.png").stat().st_size > 1000
     assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
 
@@ -112,11 +111,11 @@ def test_what_an_encoding_cannot_serve_is_refused_by_length(tmp_path):
     answerer = configured("--pe=learned", "--task=copy", "--eval_limit=8", "--eval_lengths", "4", "5")
     assert answerer.refusal(4) == ""
     assert "got a table of 5 for length 6" in answerer.refusal(5)
-    rows = (ExactMatchRow("copy", 4, 7, 8, 0.9), ExactMatchRow("copy", 5, refused="too long"))
-    ExactMatchResults("learned", "copy", 4, 1, "none", "note", rows).save(tmp_path)
-    stored = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert stored[1] == {"task": "copy", "length": 5, "refused": "too long"}
-    assert ExactMatchResults.load(tmp_path / "results.json").rows[0] == rows[0]
+    numbers = (share_of(EXACT, 4, 7, 8, of="copy"), Number(measure=EXACT, at=5, of="copy", refused="too long"))
+    ExactMatchResults("learned", "copy", 4, 1, "none", "note", numbers).save(tmp_path)
+    stored = json.loads((tmp_path / "results.json").read_text())["numbers"]
+    assert stored[1] == {"measure": EXACT, "of": "copy", "at": 5, "refused": "too long"}
+    assert ExactMatchResults.load(tmp_path / "results.json").numbers == numbers
     ExactMatchResults.compare([tmp_path / "results.json"], tmp_path / "one")
     assert "| learned | **87.5** | refused |" in (tmp_path / "one.md").read_text()
 
@@ -144,16 +143,17 @@ class Copier:
 def test_exact_answers_are_counted_and_the_filling_is_not(monkeypatch):
     answerer = configured("--task=copy", "--eval_limit=20")
     monkeypatch.setattr(answers, "generate_answers", Copier())
-    row = answers.measure(answerer, answerer.prototype, make_mesh(), "copy", 6)
-    assert row[:6] == ("copy", 6, 20 - 7, 20, 1 - 7 / (20 * 7), "")
-    assert (row.score.outcomes == (np.arange(20) % 3 != 0)).all()
-    assert answers.measure(answerer, answerer.prototype, make_mesh(), "reverse", 6).correct == 0
+    exact, tokens = answers.measure(answerer, answerer.prototype, make_mesh(), "copy", 6)
+    assert (exact.of, exact.at, exact.value, exact.count) == ("copy", 6, 100 * (20 - 7) / 20, 20)
+    assert tokens.value == pytest.approx(100 * (1 - 7 / (20 * 7)))
+    assert (exact.outcomes == (np.arange(20) % 3 != 0)).all()
+    assert answers.measure(answerer, answerer.prototype, make_mesh(), "reverse", 6)[0].value == 0
 
 
 @pytest.mark.long
 def test_eight_devices_answer_as_one(whole, tmp_path):
     assert train(tmp_path / "run", "--pe=rope", "--devices=8") == 0
-    one, eight = (json.loads((out / "results.json").read_text())["rows"] for out in (whole, tmp_path / "run"))
+    one, eight = (json.loads((out / "results.json").read_text())["numbers"] for out in (whole, tmp_path / "run"))
     assert eight == one
 
 
@@ -165,7 +165,7 @@ def test_copying_is_learned(tmp_path):
         "--eval_limit=40", "--eval_lengths", "2",
     )  # fmt: skip
     assert seq2seq.main([*SMALL, *options, f"--out={out}"]) == 0
-    assert json.loads((out / "results.json").read_text())["rows"][0]["exact"] > 0.9
+    assert json.loads((out / "results.json").read_text())["numbers"][0]["value"] > 90
 
 
 BAD = {

@@ -74,7 +74,9 @@ def whole(tmp_path_factory) -> Path:
 def test_a_run_leaves_everything_behind(whole):
     assert [line["step"] for line in timeless(whole)] == list(range(2, STEPS + 1, 2))
     results = json.loads((whole / "results.json").read_text())
-    assert [(row["size"], row["tokens"], row["count"]) for row in results["rows"]] == [(28, 4, 64), (42, 9, 64)]
+    numbers = [(one["at"], one.get("count"), one["value"]) for one in results["numbers"]]
+    assert [one[:2] for one in numbers[:2]] == [(28, 64), (42, 64)]
+    assert numbers[2:] == [(28, None, 4), (42, None, 9)]
     assert results["note"] == load("fashion").note
     assert (whole / "results.png").stat().st_size > 1000
     assert list((whole / "tensorboard").iterdir())
@@ -251,8 +253,8 @@ def test_the_filling_of_a_batch_is_not_counted():
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
     assert [one.extend for one in found] == ["none", "pi(stretch=True)"]
     for one in found:
-        assert [row[2:4] for row in one.rows] == [(int(np.sum(labels == 0)), 50)] * 2
-        assert all((row.score.outcomes == (labels == 0)).all() for row in one.rows)  # in the order of the images
+        assert [(number.value, number.count) for number in one.first] == [(2 * np.sum(labels == 0), 50)] * 2
+        assert all((number.outcomes == (labels == 0)).all() for number in one.first)  # in the order of the images
 
 
 def test_weight_decay_falls_on_kernels_alone():
@@ -296,7 +298,7 @@ def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
     assert (whole / "results.json").read_text() == before
     assert evaluate.main([str(whole), "--extend=pi"]) == 0
     squeezed = json.loads((whole / "results-pi.json").read_text())
-    assert squeezed["rows"][0] == json.loads(before)["rows"][0]
+    assert squeezed["numbers"][0] == json.loads(before)["numbers"][0]
     assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
     table = (tmp_path / "both.md").read_text()
     assert "| encoding | **28** | 42 |" in table

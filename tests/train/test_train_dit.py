@@ -26,8 +26,9 @@ from train.dit.flow import draw_times, flow_losses, guide, noisy, sample
 from train.dit.measures import area_weights, frechet_distance, repetition
 from train.dit.model import Sampler
 from train.dit.pictures import average_areas, spread
-from train.dit.results import SampleResults, SampleRow
+from train.dit.results import CLASS, DISTANCE, LOOPS, REPEATS, SampleResults
 from train.engine.loop import init_state
+from train.engine.numbers import Number, aspect, share_of
 from train.engine.parser import parse
 from train.engine.stored_config import save_config
 from train.engine.update import Recipe, Weights, updated_weights
@@ -73,6 +74,11 @@ def whole(tmp_path_factory, cache) -> Path:
         patch.setattr(judge, "STEPS", 6)
         assert train(out, "--pe=rope_axial") == 0
     return out
+
+
+def measures(found: SampleResults) -> list[list[Number]]:
+    """Return the numbers of each measure."""
+    return [[one for one in found.numbers if one.measure == name] for name in (CLASS, DISTANCE, REPEATS, LOOPS)]
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -251,10 +257,10 @@ def test_a_run_goes_on_where_its_judge_cannot_be_kept(tmp_path, monkeypatch):
 
 
 def test_numbers_of_other_judges_and_samplings_are_not_in_one_table(tmp_path):
-    rows = (SampleRow(8, 8, 7, 8, 1.5),)
+    numbers = (share_of(CLASS, (8, 8), 7, 8), Number(measure=DISTANCE, at=(8, 8), value=1.5))
     made_by = {"data": "glyphs-1", "judge": "ab", "guidance": "2"}
     one, other, old = (
-        SampleResults("learned", "glyphs", 8, 1, "none", "note", rows, made_by=key)
+        SampleResults("learned", "glyphs", 8, 1, "none", "note", numbers, made_by=key)
         for key in (made_by, {**made_by, "judge": "cd"}, {})
     )
     with pytest.raises(ValueError, match="made by the same judge, got ab and cd: train"):
@@ -272,11 +278,14 @@ def test_numbers_of_other_judges_and_samplings_are_not_in_one_table(tmp_path):
 def test_a_run_leaves_everything_behind(whole, cache):
     metrics, stored = outcome(whole)
     assert [line["step"] for line in metrics] == [2, 4, 6]
-    rows = json.loads(stored)["rows"]
-    assert [(row["size"], row["width"], row["count"]) for row in rows] == [(8, 8, 24), (12, 12, 24), (8, 16, 24)]
-    assert "repeats" not in rows[0]
-    assert all(-1 <= row["repeats"] <= 1 for row in rows[1:])
-    assert all(row["distance"] > 0 and row["true_distance"] > 0 for row in rows)
+    right, distances, repeats, loops = measures(SampleResults.load(whole / "results.json"))
+    assert [(one.at, one.of) for one in right] == [((8, 8), ""), ((12, 12), ""), ((8, 16), "1 x 2")]
+    assert {one.count for one in right} == {24}
+    assert [one.at for one in repeats] == [(12, 12), (8, 16)]
+    assert all(-1 <= one.value <= 1 for one in repeats)
+    assert all(one.value > 0 and one.beside > 0 for one in distances)
+    assert len(distances) == 3
+    assert not loops
     names = {path.name for path in whole.iterdir()}
     assert {"results-pi.json", "results.png", "samples.png", "config.json"} <= names
     seals = {one.read_bytes()[:8].hex() for one in cache.glob("judge-*")}
@@ -284,7 +293,8 @@ def test_a_run_leaves_everything_behind(whole, cache):
     assert key.pop("judge") in seals
     assert key.pop("data").startswith("glyphs-")
     assert key == {"pictures": "24", "guidance": "2", "sampler": "euler", "sampling_steps": "2"}
-    assert SampleResults.load(whole / "results-pi.json").rows[0] == SampleResults.load(whole / "results.json").rows[0]
+    extended, plain = (SampleResults.load(whole / f"{name}.json").numbers for name in ("results-pi", "results"))
+    assert extended[:2] == plain[:2]
 
 
 @pytest.mark.slow
@@ -345,6 +355,11 @@ def test_data_without_their_size_in_memory(tmp_path):
     assert label == 1
 
 
+def test_aspect_ratios_and_sizes_of_frames_are_parts_of_the_results():
+    shapes = ((28, 28), (28, 56), (84, 56), (16, 28, 28), (16, 28, 56))
+    assert [aspect(shape, (8, 28, 28)) for shape in shapes] == ["", "1 x 2", "3 x 2", "", "28 x 56"]
+
+
 def test_shapes():
     assert parse_shapes("28, 42,28x56, 56 x 28") == ((28, 28), (42, 42), (28, 56), (56, 28))
     assert Config().shapes == ((28, 28), (44, 44), (56, 56), (28, 56))
@@ -389,11 +404,15 @@ def test_a_figure_of_what_runs_sample(whole, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_rows_of_refused_shapes_and_of_one_measure(tmp_path):
-    rows = (SampleRow(8, 8, 7, 8, 1.5), SampleRow(8, 16, refused="too wide"), SampleRow(16, 16, 4, 8, 2.5, 0.3))
-    found = SampleResults("learned", "glyphs", 8, 1, "none", "note", rows)
+    numbers = (
+        share_of(CLASS, (8, 8), 7, 8), Number(measure=DISTANCE, at=(8, 8), value=1.5),
+        Number(measure=CLASS, at=(8, 16), of="1 x 2", refused="too wide"), share_of(CLASS, (16, 16), 4, 8),
+        Number(measure=DISTANCE, at=(16, 16), value=2.5), Number(measure=REPEATS, at=(16, 16), value=0.3),
+    )  # fmt: skip
+    found = SampleResults("learned", "glyphs", 8, 1, "none", "note", numbers)
     found.save(tmp_path)
-    assert SampleResults.load(tmp_path / "results.json").stored_rows() == found.stored_rows()
-    assert found.scores() == {"class right, %": {8: 87.5, 16: 50.0}, "class right at 1 x 2, %": {}}
+    assert SampleResults.load(tmp_path / "results.json") == found
+    assert found.scores == {"class right, %": {8: 87.5, 16: 50.0}, "class right at 1 x 2, %": {}}
     SampleResults.compare([tmp_path / "results.json"], tmp_path / "one")
     text = (tmp_path / "one.md").read_text()
     assert "| learned | **87.5** | **50.0** |" in text
@@ -458,17 +477,14 @@ def test_a_run_on_videos_leaves_everything_behind(videos):
     found = {one.extend: one for one in loaded}
     assert found.keys() == {"none", "pi", "yarn", "riflex(axis=0)"}
     assert {one.trained for one in found.values()} == {2}
-    rows = found["none"].rows
-    assert [(row.frames, row.size, row.width, row.count) for row in rows] == [
-        (2, 8, 8, 24),
-        (4, 8, 8, 24),
-        (2, 8, 12, 24),
-    ]
-    assert [math.isnan(row.loops) for row in rows] == [True, False, True]
-    assert 0 <= rows[1].true_loops <= 1
-    assert not math.isnan(rows[2].repeats)
-    assert all(row.distance > 0 and row.true_distance > 0 for row in rows)
-    assert all(repr(one.rows[0]) == repr(rows[0]) for one in found.values()), "the trained shape is shared"
+    right, distances, repeats, loops = measures(found["none"])
+    assert [(one.at, one.of) for one in right] == [((2, 8, 8), ""), ((4, 8, 8), ""), ((2, 8, 12), "8 x 12")]
+    assert {one.count for one in right} == {24}
+    assert [one.at for one in loops] == [(4, 8, 8)]
+    assert 0 <= loops[0].beside <= 100
+    assert [one.at for one in repeats] == [(2, 8, 12)]
+    assert all(one.value > 0 and one.beside > 0 for one in distances)
+    assert all(one.numbers[:2] == found["none"].numbers[:2] for one in found.values()), "the trained shape is shared"
     assert (videos / "samples.png").stat().st_size > 1000
     assert json.loads((videos / "metrics.jsonl").read_text().splitlines()[-1])["videos_per_second"] > 0
 
@@ -499,9 +515,10 @@ def test_everything_that_reads_runs_knows_videos(videos, tmp_path, capsys):
 
 
 def test_scores_of_videos_are_by_the_number_of_frames():
-    rows = (SampleRow(8, 8, 7, 8, frames=2), SampleRow(8, 8, 4, 8, frames=4), SampleRow(8, 12, 2, 8, frames=2))
-    found = SampleResults("alibi", "moving_glyphs", 2, 1, "none", "note", rows)
-    assert found.scores() == {"class right, %": {2: 87.5, 4: 50.0}, "class right at 8 x 12, %": {2: 25.0}}
+    shapes = {(2, 8, 8): (7, ""), (4, 8, 8): (4, ""), (2, 8, 12): (2, "8 x 12")}
+    numbers = tuple(share_of(CLASS, shape, right, 8, of=of) for shape, (right, of) in shapes.items())
+    found = SampleResults("alibi", "moving_glyphs", 2, 1, "none", "note", numbers)
+    assert found.scores == {"class right, %": {2: 87.5, 4: 50.0}, "class right at 8 x 12, %": {2: 25.0}}
 
 
 @pytest.mark.slow

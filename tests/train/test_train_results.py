@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
+from measured import top1
 
 from train.engine.intervals import wilson
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.engine.numbers import Number, from_stored
+from train.vit.results import ResolutionResults
 
-RUN = ResolutionResults(
-    "rope_mixed", "fashion", 28, 10, "none", "a note", (ResolutionRow(28, 49, 80, 100), ResolutionRow(56, 196, 60, 100))
-)
+RUN = ResolutionResults("rope_mixed", "fashion", 28, 10, "none", "a note", top1({28: 80, 56: 60}))
 
 
 def test_wilson_solves_its_equation():
@@ -31,10 +31,27 @@ def test_results_come_back_from_json(tmp_path):
         ResolutionResults.load(tmp_path / "broken.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"at": 28.0}, "at must be int"),
+        ({"at": []}, "at must be int"),
+        ({"value": "80"}, "value must be"),
+        ({"count": True}, "count must be int"),
+        ({"low": 81.0}, "value must be in its interval"),
+        ({"high": 79.0}, "value must be in its interval"),
+        ({"each": "?"}, "each must be outcomes in base64"),
+    ],
+)
+def test_numbers_that_no_evaluation_writes_are_refused(change, message):
+    good = {"measure": "top-1, %", "at": 28, "value": 80.0, "low": 71.0, "high": 87.0, "count": 100}
+    assert from_stored(good) == Number(**good)
+    with pytest.raises(ValueError, match=message):
+        from_stored({**good, **change})
+
+
 def test_a_comparison_marks_the_best_of_each_size():
-    other = dataclasses.replace(
-        RUN, name="alibi", rows=(ResolutionRow(28, 49, 70, 100), ResolutionRow(56, 196, 69, 100))
-    )
+    other = dataclasses.replace(RUN, name="alibi", numbers=top1({28: 70, 56: 69}))
     assert ResolutionResults.markdown([RUN, other]).splitlines() == [
         "| encoding | **28** | 56 |",
         "|---|---:|---:|",

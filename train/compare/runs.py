@@ -230,6 +230,6 @@ def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
     return {
         "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
         "validation": run.validation, **dataclasses.asdict(found),
-        "scores": {extend: one.scores() for extend, one in measured.items()},
+        "scores": {extend: one.scores for extend, one in measured.items()},
         **({"made_by": made_by} if made_by else {}),
     }  # fmt: skip

@@ -74,8 +74,8 @@ def _merit(comparison: Comparison, run: Run) -> float | None:
     found = load(comparison, run).get(run.extensions[0])
     if found is None:
         return None
-    numbers = np.array([number for by_size in found.scores().values() for number in by_size.values()])
-    return float(np.mean(numbers)) if comparison.program.results.higher else -float(np.mean(np.log(numbers)))
+    numbers = np.array([number for by_size in found.scores.values() for number in by_size.values()])
+    return float(np.mean(numbers)) if comparison.program.results.kinds[0].higher else -float(np.mean(np.log(numbers)))
 
 
 def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> list[Row]:
@@ -91,7 +91,7 @@ def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> 
         outcomes = {run: outcome(run) for run in of_seeds}
         for extend in comparison.extensions:
             numbers = {run: measured[run][extend] for run in of_seeds if extend in measured[run]}
-            done = [one.scores() for one in numbers.values() if one.made_by == key]
+            done = [one.scores for one in numbers.values() if one.made_by == key]
             remarks = [_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None]
             remarks += [_other_key(run, one, key) for run, one in numbers.items() if one.made_by != key]
             label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
@@ -178,7 +178,7 @@ def _cells(
     comparison: Comparison, rows: Sequence[Row], name: str, sizes: Sequence[int]
 ) -> list[list[tuple[str, bool]]]:
     """Return, per row and size, the text of a cell and whether its mean is the best of the column."""
-    best = max if comparison.program.results.higher else min
+    best = max if comparison.program.results.kinds[0].higher else min
     measured = [row.scores.get(name, {}) for row in rows]
     tops = {size: best(one[size].mean for one in measured if size in one) for size in sizes}
     cell = lambda one, size: (cell_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)

@@ -29,9 +29,9 @@ from train.dit.grid import draw_grid
 from train.dit.measures import frechet_distance, loops, repetition
 from train.dit.model import Sampler
 from train.dit.pictures import Pictures, size_of, spread, true_pictures
-from train.dit.results import SampleResults, SampleRow
+from train.dit.results import CLASS, DISTANCE, LOOPS, REPEATS, SampleResults
 from train.engine.config import run_folder
-from train.engine.intervals import packed
+from train.engine.numbers import Number, aspect, share
 from train.engine.progress import Evaluating
 from train.engine.results import key_text, results_stem
 
@@ -108,10 +108,10 @@ def evaluate(
         if not alike(extend, shape)
     ]
     judging, truths = judged_truths(sampler, dataset, console)
-    rows: dict[tuple[str, Shape], SampleRow] = {}
+    numbers: dict[tuple[str, Shape], list[Number]] = {}
     shown: dict[tuple[str, Shape], np.ndarray] = {}
     for one, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
-        rows[one.extend, one.shape] = measured(one, pictures, judging.params, truths[one.shape], trained)
+        numbers[one.extend, one.shape] = measured(one, pictures, judging.params, truths[one.shape], trained)
         if pictures is not None:
             shown[one.extend, one.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
     if is_main_process():
@@ -119,13 +119,13 @@ def evaluate(
         true = {shape: truths[shape].shown.images for shape in shapes}
         draw_grid(path, dataset, trained, true, shown, f"{config.pe}, step {step}")
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
-    row = lambda extend, shape: rows[shared if alike(extend, shape) else extend, shape]
+    at = lambda extend, shape: numbers[shared if alike(extend, shape) else extend, shape]
     made_by = {"data": dataset.identity, "judge": judging.seal, "pictures": f"{config.eval_limit}"}
     made_by |= {name: key_text(getattr(config, name)) for name in SampleResults.sampled_with}
     return [
         SampleResults(
             name=config.pe, data=config.data, trained=trained[0], step=step, extend=extend, note=dataset.note,
-            rows=tuple(row(extend, shape) for shape in shapes), made_by=made_by,
+            numbers=tuple(number for shape in shapes for number in at(extend, shape)), made_by=made_by,
         )
         for extend in extensions
     ]  # fmt: skip
@@ -277,16 +277,19 @@ def noise_of(indices: range, shape: tuple[int, ...]) -> Float32[np.ndarray, "N *
     return np.stack([np.random.default_rng((SEED, index, 1)).standard_normal(shape, np.float32) for index in indices])
 
 
-def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> SampleRow:
-    """Return the measures of the pictures of a pass, beside those of true ones."""
-    *frames, height, width = one.shape
-    row = SampleRow(
-        height, width, true_top1=truth.top1, true_distance=truth.distance, true_repeats=truth.repeats,
-        frames=sum(frames), true_loops=truth.loops,
-    )  # fmt: skip
-    if pictures is None:
-        return row._replace(refused=one.refused)
-    seen = judge.judge(params, pictures, trained[-1])
-    distance, repeats = frechet_distance(seen.features, truth.features), repetition(pictures.images, trained[-1])
-    own = {"distance": distance, "repeats": repeats, "loops": looped(pictures.images, trained)}
-    return row._replace(correct=int(seen.right.sum()), count=len(seen.right), each=packed(seen.right), **own)
+def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> list[Number]:
+    """Return the measures of the pictures of a pass, beside those of true ones; without pictures, why it is refused."""
+    of, true = aspect(one.shape, trained), 100 * truth.top1
+    values, right = {}, Number(measure=CLASS, at=one.shape, of=of, beside=true, refused=one.refused)
+    if pictures is not None:
+        seen = judge.judge(params, pictures, trained[-1])
+        right = share(CLASS, one.shape, seen.right, of, true)
+        values[DISTANCE] = frechet_distance(seen.features, truth.features)
+        values[REPEATS] = repetition(pictures.images, trained[-1])
+        values[LOOPS] = 100 * looped(pictures.images, trained)
+    beside = {DISTANCE: truth.distance, REPEATS: truth.repeats, LOOPS: 100 * truth.loops}
+    others = [
+        Number(measure=name, at=one.shape, of=of, value=values.get(name, math.nan), beside=number, refused=one.refused)
+        for name, number in beside.items()
+    ]
+    return [right, *(number for number in others if number.known or not math.isnan(number.beside))]

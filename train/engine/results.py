@@ -1,18 +1,21 @@
 """Results of evaluations of any program: one record per evaluation, its files, and tables and figures of many."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_origin, get_type_hints
+from typing import Any, ClassVar, Self
 
 from rich.table import Table
 
+from train.engine.earlier_results import earlier_numbers
+from train.engine.figures import draw_curves
 from train.engine.files import read_object, with_digest, write_atomic
-from train.engine.intervals import Score
 from train.engine.markdown import escape_markdown
+from train.engine.numbers import At, Kind, Measure, Number, from_stored, require_number, stored
 from train.engine.stored_config import stored_settings
 
 SHORT = 40
@@ -29,12 +32,10 @@ def results_stem(extend: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run; each program has its own rows, table and figure.
+    """One evaluation of a run; each program has its own kind of numbers and its own table.
 
     Attributes:
-        row: NamedTuple of a row; other entries of a stored row were computed from its fields.
-        nested: class of values that are stored as JSON objects.
-        higher: whether a higher score is better.
+        kinds: what all evaluations of the program have in common; if it has two, the second is that of videos.
         sampled_with: settings of the run that the numbers depend on and the weights do not; `made_by` has them.
 
     Args:
@@ -44,15 +45,13 @@ class Evaluation:
         step: step of the checkpoint.
         extend: the context extension in this evaluation, or `none`.
         note: remark on the data for readers of the table.
-        rows: one per size or length.
+        numbers: everything that was measured, or refused.
         steps: number of the last step of training; 0 = unknown.
         run: digest of the settings of the run (`train.engine.stored_config`); empty = unknown.
         made_by: digests of the data and the judge, and the settings of sampling: the key of every table; empty = none.
     """
 
-    row: ClassVar[Any]
-    nested: ClassVar[Callable[..., Any]] = dict
-    higher: ClassVar[bool]
+    kinds: ClassVar[tuple[Kind, ...]]
     sampled_with: ClassVar[tuple[str, ...]] = ()
 
     name: str
@@ -61,7 +60,7 @@ class Evaluation:
     step: int
     extend: str
     note: str
-    rows: tuple[Any, ...]
+    numbers: tuple[Number, ...]
     steps: int = 0
     run: str = ""
     made_by: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -83,46 +82,110 @@ class Evaluation:
         """Name of its files, without suffix."""
         return results_stem(self.extend) + (f"-step{self.step}" if self.unfinished else "")
 
-    def stored_rows(self) -> Sequence[Mapping[str, Any]]:
-        """Return the rows as JSON, with numbers that readers of the file would else compute."""
-        return [stored(row) for row in self.rows]
+    @property
+    def videos(self) -> bool:
+        """Whether the numbers are those of videos."""
+        return len(self.numbers[0].shape) == 3
 
-    def table(self) -> Table:
-        """Return the table for the terminal."""
-        raise NotImplementedError
+    @property
+    def kind(self) -> Kind:
+        """What all evaluations of the program have in common."""
+        return self.kinds[-1] if self.videos else self.kinds[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that were measured, in order: tasks, or aspect ratios."""
+        return tuple(dict.fromkeys(number.of for number in self.numbers))
+
+    def of(self, measure: str, part: str = "") -> dict[At, Number]:
+        """Return the numbers of a measure on a part, by place."""
+        return {number.at: number for number in self.numbers if (number.measure, number.of) == (measure, part)}
+
+    @property
+    def first(self) -> list[Number]:
+        """The numbers of the first measure, on all parts."""
+        return [number for number in self.numbers if number.measure == self.kind.measures[0].name]
+
+    def heading(self, measure: Measure, part: str) -> str:
+        """Return the line above the Markdown table of a measure on a part; empty = none."""
+        return (measure.heading or "").format(trained=self.trained, of=escape_markdown(part))
+
+    def row(self, measure: Measure, part: str) -> dict[int, Number]:
+        """Return the row of the Markdown table of a measure on a part, by size or length."""
+        return {number.place: number for number in self.of(measure.name, part).values()}
+
+    @functools.cached_property
+    def scored(self) -> dict[str, dict[int, Number]]:
+        """The numbers of the first measure by its name on each part and size or length, without refused ones."""
+        name = self.kind.measures[0].name
+        found: dict[str, dict[int, Number]] = {}
+        for number in self.first:
+            by_size = found.setdefault(self.kind.part.format(of=number.of) if number.of else name, {})
+            if not number.refused:
+                by_size[number.place] = number
+        return found
+
+    @property
+    def scores(self) -> dict[str, dict[int, float]]:
+        """The values of `scored`."""
+        return {what: {at: one.value for at, one in by_size.items()} for what, by_size in self.scored.items()}
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Why sizes or lengths are refused."""
+        return {number.place: number.refused for number in self.first if number.refused}
+
+    @property
+    def examples(self) -> int:
+        """Number of test images, tokens or questions at the trained size, else the most; 0 = unknown."""
+        counts = {number.place: number.count for number in self.first}
+        return counts.get(self.trained, max(counts.values(), default=0))
 
     @classmethod
     def tables(cls, runs: Sequence[Self]) -> list[Table]:
         """Return the tables for the terminal of evaluations of one run with several extensions."""
-        return [run.table() for run in runs]
-
-    def measured(self) -> dict[str, dict[int, Score]]:
-        """Return what was measured by quantity and size or length, without refused ones."""
         raise NotImplementedError
-
-    def scores(self) -> dict[str, dict[int, float]]:
-        """Return the measured numbers alone."""
-        found = self.measured()
-        return {what: {size: score.number for size, score in by_size.items()} for what, by_size in found.items()}
 
     @classmethod
     def markdown(cls, runs: Sequence[Self]) -> str:
-        """Return the tables of many runs.
+        """Return the tables of many runs, one for each measure and part.
 
         Raises:
             ValueError: runs that are not comparable.
         """
-        raise NotImplementedError
+        require_comparable(runs)
+        first, texts = runs[0], [runs[0].lead]
+        for measure in first.kind.measures:
+            for part in first.parts if measure.heading is not None else ():
+                rows = [run.row(measure, part) for run in runs]
+                if any(cell(number, measure, first.kind) for row in rows for number in row.values()):
+                    texts += [first.heading(measure, part), grid(runs, rows, measure)]
+        return "\n\n".join([*filter(None, texts), escape_markdown(first.note)]) + "\n"
+
+    @property
+    def lead(self) -> str:
+        """The text above the Markdown tables; empty = none."""
+        return self.kind.lead.format(trained=self.trained)
 
     @classmethod
     def draw(cls, runs: Sequence[Self], path: Path) -> None:
-        """Write the figure of many runs."""
-        raise NotImplementedError
+        """Write the figure of many runs: their first measure, with its interval as a band.
+
+        Raises:
+            ValueError: runs that are not comparable.
+        """
+        require_comparable(runs)
+        first, kind = runs[0], runs[0].kind
+        numbers = lambda run, part: sorted(run.of(kind.measures[0].name, part).values(), key=lambda one: one.place)
+        parts = first.parts[:1] if kind.title else first.parts
+        panels = {part: [numbers(run, part) for run in runs] for part in parts}
+        draw_curves(runs, panels, path, kind, kind.title.format(data=first.data), first.note)
 
     def store(self, folder: Path) -> None:
         """Write the JSON file with its digest into the run folder."""
-        stored = with_digest({**dataclasses.asdict(self), "rows": self.stored_rows()})
-        write_atomic(folder / f"{self.stem}.json", json.dumps(stored, indent=2) + "\n")
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        content = with_digest({**values, "numbers": [stored(number) for number in self.numbers]})
+        write_atomic(folder / f"{self.stem}.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def save(self, folder: Path, others: Sequence[Self] = ()) -> None:
         """Write the JSON file and the figure, with the curves of `others`, too, into the run folder."""
@@ -137,21 +200,19 @@ class Evaluation:
             ValueError: the file is missing, holds something else, was changed, or belongs to another run than the
                 config.json beside it.
         """
-
-        def read(value: Any) -> Any:
-            return cls.nested(**value) if isinstance(value, dict) else value
-
         try:
-            stored = read_object(path)
-            if "digest" in stored and with_digest(stored) != stored:
+            values = read_object(path)
+            if ("digest" in values or "rows" not in values) and with_digest(values) != values:
                 raise ValueError("it has changed since it was written")
-            stored.pop("digest", None)
-            rows = [{name: read(one[name]) for name in cls.row._fields if name in one} for one in stored["rows"]]
-            found = cls(**{**stored, "rows": tuple(cls.row(**values) for values in rows)})
-            if not found.rows:
-                raise ValueError("rows must be at least one, got none")
-            for one in (found, *found.rows):
-                _require_types(one)
+            values.pop("digest", None)
+            if "rows" in values:
+                numbers = earlier_numbers(values.pop("rows"), values["trained"], cls.kinds[0].measures)
+            else:
+                numbers = map(from_stored, values.pop("numbers"))
+            found = cls(**values, numbers=tuple(map(require_number, numbers)))
+            if not found.numbers:
+                raise ValueError("numbers must be at least one, got none")
+            _require_types(found)
             _require_beside(found, stored_settings(path.parent))
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
             raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
@@ -187,14 +248,9 @@ def _require_beside(found: Evaluation, config: Mapping[str, Any]) -> None:
             )
 
 
-def stored(row: Any) -> dict[str, Any]:
-    """Return a row as JSON; outcomes of the examples are left out where there are none."""
-    return {name: value for name, value in row._asdict().items() if name != "each" or value}
-
-
 def caption(found: Evaluation, *lines: str) -> str:
     """Return the text below the table of an evaluation: the note, further lines, and the reasons of refusals."""
-    reasons = sorted({row.refused for row in found.rows if row.refused})
+    reasons = sorted({number.refused for number in found.numbers if number.refused})
     return "\n".join([found.note, *lines, *reasons])
 
 
@@ -203,35 +259,19 @@ def emphasis(found: Evaluation, size: int) -> str | None:
     return "bold" if size == found.trained else None
 
 
-def document(runs: Sequence[Evaluation], *parts: str) -> str:
-    """Return a markdown document of several parts that ends with the note on the data.
-
-    Raises:
-        ValueError: runs that are not comparable.
-    """
-    require_comparable(runs)
-    return "\n\n".join([*parts, escape_markdown(runs[0].note)]) + "\n"
-
-
-def _require_types(record: Any) -> None:
-    """Check that the fields of a record, and of tuples in it, have their declared types and give an interval.
+def _require_types(found: Evaluation) -> None:
+    """Check that the fields of an evaluation have their declared types.
 
     Raises:
         ValueError: naming the field, its type and the value.
-        ArithmeticError: a proportion of zero examples.
     """
-    for name, hint in get_type_hints(type(record)).items():
-        if get_origin(hint) is ClassVar:
-            continue
-        value = getattr(record, name)
-        if name == "made_by":
-            hint, value = str, "".join([*value, *value.values()])  # which refuses all but texts
-        wanted = int | float if hint is float else hint
-        if name != "rows" and (not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool)):
-            raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
-        if name != "rows" and isinstance(value, tuple):
-            _require_types(value)
-    _ = getattr(record, "interval", None), getattr(record, "score", None)
+    kinds = {"trained": int, "step": int, "steps": int, "numbers": tuple, "made_by": dict}
+    for name, value in vars(found).items():
+        kind = kinds.get(name, str)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{name} must be {kind.__name__}, got {value!r}")
+    if not all(isinstance(value, str) for value in found.made_by.values()):
+        raise ValueError(f"made_by must be texts, got {found.made_by!r}")
 
 
 def require_comparable(runs: Sequence[Evaluation]) -> None:
@@ -261,33 +301,27 @@ def require_same_key(one: Mapping[str, str], other: Mapping[str, str]) -> None:
             raise ValueError(f"{rule}, got {got}: train.evaluate measures a run again")
 
 
-def grid(
-    runs: Sequence[Evaluation],
-    found: Sequence[Mapping[int, float | None]],
-    best: Callable[..., float],
-    form: str,
-    missing: str = "",
-) -> str:
+def grid(runs: Sequence[Evaluation], numbers: Sequence[Mapping[int, Number]], measure: Measure) -> str:
     """Return a markdown table: one row per run, one column per size or length, the best number of a column in bold.
 
     Args:
         runs: their labels are the row headers.
-        found: numbers of each run by size or length; None = it has no number there.
-        best: `min` or `max`.
-        form: format of a number, such as `"{:.1f}"`.
-        missing: text of a cell without a number.
+        numbers: of each run, by size or length.
+        measure: what they are.
     """
-    sizes = sorted({size for one in found for size in one})
-    columns = {size: [number for one in found if (number := one.get(size)) is not None] for size in sizes}
-    tops = {size: form.format(best(column)) for size, column in columns.items() if column}
+    sizes = sorted({size for by_size in numbers for size in by_size})
+    columns = {size: [one[size].value for one in numbers if size in one and one[size].known] for size in sizes}
+    best = max if measure.higher else min
+    tops = {size: measure.form.format(best(column)) for size, column in columns.items() if column}
     head = [f"**{size}**" if size == runs[0].trained else f"{size}" for size in sizes]
     lines = [f"| encoding | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
-    for run, one in zip(runs, found, strict=True):
-        texts = {size: _cell(one[size], form, missing) if size in one else "" for size in sizes}
-        cells = [f"**{text}**" if text == tops.get(size) else text for size, text in texts.items()]
+    for run, by_size in zip(runs, numbers, strict=True):
+        texts = {size: cell(by_size[size], measure, run.kind) if size in by_size else "" for size in sizes}
+        cells = [f"**{text}**" if text and text == tops.get(size) else text for size, text in texts.items()]
         lines.append(f"| {escape_markdown(run.label)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(number: float | None, form: str, missing: str) -> str:
-    return missing if number is None else form.format(number)
+def cell(number: Number, measure: Measure, kind: Kind) -> str:
+    """Return a number as it is in a Markdown table."""
+    return measure.form.format(number.value) if number.known else kind.refused if number.refused else ""

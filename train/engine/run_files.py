@@ -57,7 +57,8 @@ def _is_evaluation(path: Path) -> bool:
     if path.stem == "results" or UNFINISHED.fullmatch(path.name):
         return True
     try:
-        return {"name", "data", "extend", "rows"} <= read_object(path.with_suffix(".json")).keys()
+        stored = read_object(path.with_suffix(".json")).keys()
+        return {"name", "data", "extend"} <= stored and not stored.isdisjoint(("numbers", "rows"))  # rows: 0.3.0
     except (OSError, ValueError):
         return False
 

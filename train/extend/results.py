@@ -14,11 +14,10 @@ from rich.table import Table
 
 from train.engine.figures import literal_text, write_figure
 from train.engine.files import appended_file, parse_object, read_object, read_text, with_digest, write_atomic
-from train.engine.intervals import Score, difference
 from train.engine.line_styles import COLORS, numbered
 from train.engine.markdown import escape_markdown
+from train.engine.numbers import PERPLEXITY, Number, difference, mean, perplexity_of
 from train.engine.progress import complete_lines
-from train.lm.results import mean_loss, perplexity_of
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
 
@@ -67,10 +66,9 @@ class Measured:
         return perplexity_of(float(np.mean(self.losses)))
 
     @property
-    def score(self) -> Score:
+    def number(self) -> Number:
         """The perplexity with its interval over the windows."""
-        losses = np.array(self.losses)
-        return mean_loss(losses[:, None]).score(losses)
+        return mean(PERPLEXITY, self.length, np.array(self.losses)[:, None])
 
     @property
     def last_perplexity(self) -> float:
@@ -167,7 +165,7 @@ def differences(rows: Sequence[Sequence[Measured | None]], names: Sequence[str])
     lines = []
     for name, row in zip(names[1:], rows[1:], strict=True):
         both = [(one, first) for one, first in zip(row, rows[0], strict=True) if one and first and one.losses]
-        pairs = [(one.length, difference(one.score, first.score)) for one, first in both if first.losses]
+        pairs = [(one.length, difference(one.number, first.number)) for one, first in both if first.losses]
         told = [f"{d[0]:+.2f} ±{d[1]:.2f} at {length:,}" for length, d in pairs if d and not math.isnan(d[1])]
         lines += [f"{name} against {names[0]}: {' · '.join(told)}"] if told else []
     return lines

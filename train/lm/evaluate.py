@@ -6,6 +6,7 @@ them in their window; and of these same tokens with only the last L tokens as co
 the gain from the longer context; a model that ignores it gains zero.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -19,10 +20,10 @@ from rich.console import Console
 from pejax.models import Execution
 from train.data.text.loading import Corpus, evaluation_windows
 from train.devices.mesh import EVALUATED, evaluation_execution, limit_launches, put_batch, replicated_sharding
-from train.engine.intervals import packed
+from train.engine.numbers import PERPLEXITY, Number, mean
 from train.engine.progress import Evaluating
 from train.lm.config import TextConfig
-from train.lm.results import PerplexityResults, PerplexityRow, mean_loss
+from train.lm.results import BEYOND, GAIN, SLIDING, PerplexityResults
 
 TOKENS_AT_ONCE = {"cpu": 2**12, "gpu": 2**17, "tpu": 2**17}
 """Tokens per evaluation batch and device."""
@@ -77,15 +78,16 @@ def evaluate(
         if len(beyond):
             contexts = np.stack([regions[:, at - trained + 1 : at + 2] for at in beyond], axis=1)
             sliding = reader.last(contexts)
-        rows = [
-            PerplexityRow(length, refused=refused[length])
-            if refused[length]
-            else measure(reader, regions, length, trained, beyond, sliding)
-            for length in config.lengths
-        ]
+        numbers = []
+        for length in config.lengths:
+            if refused[length]:
+                measures = (PERPLEXITY, GAIN) if length > trained else (PERPLEXITY,)
+                numbers += [Number(measure=measure, at=length, refused=refused[length]) for measure in measures]
+            else:
+                numbers += measured(reader, regions, length, trained, beyond, sliding)
     found = PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
-        data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
+        data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, numbers=tuple(numbers),
         made_by={"data": corpus.identity},
     )  # fmt: skip
     return [found]
@@ -146,10 +148,10 @@ class Reader:
         return found.reshape(*lead, *found.shape[1:])
 
 
-def measure(
+def measured(
     reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
-) -> PerplexityRow:
-    """Return the losses at one length.
+) -> list[Number]:
+    """Return the numbers at one length.
 
     Args:
         reader: reader of the model.
@@ -162,9 +164,10 @@ def measure(
     count = (regions.shape[1] - 1) // length
     windows = np.stack([regions[:, n * length : (n + 1) * length + 1] for n in range(count)], axis=1)
     losses = reader.all(windows).reshape(len(regions), count * length)
-    everything, each = mean_loss(losses), packed(losses.astype(np.float64).mean(axis=1))
+    numbers = [mean(PERPLEXITY, length, losses)]
     chosen = (beyond < count * length) & (beyond % length >= trained)
     if sliding is None or not chosen.any():
-        return PerplexityRow(length, everything, each=each)
+        return numbers
     full, short = losses[:, beyond[chosen]], sliding[:, chosen]
-    return PerplexityRow(length, everything, mean_loss(full), mean_loss(short), mean_loss(short - full), each=each)
+    gain = dataclasses.replace(mean(GAIN, length, short - full, log=False), outcomes=None)  # nothing is compared by it
+    return [*numbers, mean(BEYOND, length, full), mean(SLIDING, length, short), gain]

@@ -19,7 +19,7 @@ from train.engine.progress import read_metrics
 from train.engine.results import Evaluation, results_stem
 from train.engine.stored_config import load_config, program_of
 from train.report.lines import HELD_OUT, read_lines
-from train.report.records import Found, Left, Run, Scored
+from train.report.records import Found, Left, Run
 from train.report.sound import require_finite, require_sound, require_texts
 from train.report.walk import COMPARISON, RUN, Place, is_file, places
 
@@ -97,14 +97,14 @@ def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:
         leave(folder, f"{HELD_OUT} (validation={config.validation:g})")
         return
     names = sorted(fnmatch.filter(place.names, "results*.json"), key=lambda file: file.removesuffix(".json"))
-    scored: list[Scored] = []
+    scored: list[Evaluation] = []
     for number, file in enumerate(names):
         if number == EVALUATIONS or time.monotonic() > until:
             rule = f"a report reads {EVALUATIONS} evaluations of a run at most, and for {SECONDS:g} seconds"
             leave(folder, f"{len(names) - number:,} of its evaluations: {rule}")
             break
         try:
-            scored.append(_scored(name, folder / file))
+            scored.append(_evaluation(name, folder / file))
         except ValueError as wrong:
             leave(folder / file, wrong)
     if not names:
@@ -138,7 +138,7 @@ def _config(folder: Path) -> tuple[str, RunConfig]:
     return name, config
 
 
-def _scored(name: str, path: Path) -> Scored:
+def _evaluation(name: str, path: Path) -> Evaluation:
     """Return the evaluation in a file.
 
     Raises:
@@ -150,7 +150,7 @@ def _scored(name: str, path: Path) -> Scored:
     require_sound(found)
     if found.unfinished:
         raise ValueError(f"measured at step {found.step}, before the end of training at step {found.steps}")
-    return require_finite(scored_of(found))
+    return require_finite(found)
 
 
 def _expected(config: RunConfig, folder: Path) -> set[str]:
@@ -176,25 +176,6 @@ def _beside(folder: Path, step: int, leave: Leave) -> tuple[tuple[dict[str, Any]
     except (OSError, ValueError) as wrong:
         leave(folder / environment.FILE, wrong)
     return metrics, made_with
-
-
-def scored_of(found: Evaluation) -> Scored:
-    """Return an evaluation of a trainer as it is reported."""
-    place = lambda row: next(getattr(row, name) for name in ("at", "size", "length") if hasattr(row, name))
-    rows = [(place(row), row) for row in found.rows]
-    refused = {size: row.refused for size, row in rows if getattr(row, "refused", "")}
-    counts = {size: _count(row) for size, row in rows}
-    examples = counts.get(found.trained, max(counts.values()))
-    return Scored(
-        found.name, found.extend, found.trained, examples, found.note, found.scores(), refused, found.measured(),
-        found.step, found.made_by,
-    )  # fmt: skip
-
-
-def _count(row: Any) -> int:
-    fields = row._asdict()  # a tuple has a method `count`
-    of_text = fields.get("everything")
-    return fields.get("count", 0) if of_text is None else of_text.count
 
 
 def unfinished(place: Place) -> str:

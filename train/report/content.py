@@ -114,14 +114,9 @@ def _note(group: Group) -> str:
 
 
 def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
-    of_text, sizes = group.key.program in ("lm", "tune"), tuple(float(size) for size in group.sizes(what))
+    kind, sizes = group.key.kind, tuple(float(size) for size in group.sizes(what))
     curves = tuple(_curve(group, one, what) for one in group.series if what in one.means)
-    of_program = {
-        "vit": "image side, pixels", "seq2seq": "length of the source, tokens", "dit": "height of the picture, pixels",
-    }  # fmt: skip
-    side = of_program.get(group.key.program, "context length, tokens")
-    if group.unit == "frames":
-        side = "length of the video, frames"
+    of_text, side = kind.log, f"{kind.at}, {kind.unit}"
     trained = group.key.trained
     better = "higher" if group.higher else "lower"
     caption = f"Of the test data; {better} is better."

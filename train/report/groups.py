@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from pejax._visualize.style import LineStyle
 from train.compare.table import Mean, means
-from train.engine.intervals import Score
 from train.engine.line_styles import line_styles
-from train.engine.programs import program
-from train.report.records import Left, Run, Scored
+from train.engine.numbers import Kind, Number
+from train.engine.programs import PROGRAMS
+from train.engine.results import Evaluation
+from train.report.records import Left, Run
 from train.report.texts import plain
 
 TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
@@ -21,18 +22,6 @@ TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
 
 OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED)
 """Settings by which the series of a section may differ."""
-
-KINDS = {
-    "vit": ("Images", "px", "images"),
-    "lm": ("Text", "tokens", "text"),
-    "seq2seq": ("Questions", "tokens", "questions"),
-    "dit": ("Sampled pictures", "px", "noise"),
-    "tune": ("Fine-tuned on text", "tokens", "text"),
-}
-"""Subject, unit of sizes, and test examples of each program."""
-
-VIDEOS = ("Sampled videos", "frames", "noise")
-"""The same of runs on videos."""
 
 SECTIONS, MEASURES, SIZES = 100, 12, 60
 """Most sections of a report, and most measures and sizes of one: those that most encodings have."""
@@ -60,6 +49,7 @@ class Key(NamedTuple):
         note: remark on the data.
         examples: number of test images, tokens or questions at the trained size.
         settings: all others, by name.
+        kind: what they measure.
     """
 
     program: str
@@ -68,6 +58,7 @@ class Key(NamedTuple):
     note: str
     examples: int
     settings: Settings
+    kind: Kind
 
     @property
     def made_by(self) -> set[tuple[str, Any]]:
@@ -75,15 +66,9 @@ class Key(NamedTuple):
         return {(name, value) for name, value in self.settings if name.startswith(MADE_BY)}
 
     @property
-    def kind(self) -> tuple[str, str, str]:
-        """Subject, unit of sizes, and test examples."""
-        return VIDEOS if dict(self.settings).get("frames") else KINDS[self.program]
-
-    @property
     def extent(self) -> str:
         """The trained size or length in words: "28 px", "up to 16 tokens"."""
-        mixed = "up to " if self.program == "seq2seq" else ""
-        return f"{mixed}{self.trained} {self.kind[1]}"
+        return f"{self.kind.most}{self.trained} {self.kind.short}"
 
 
 class Weights(NamedTuple):
@@ -107,7 +92,7 @@ class Series(NamedTuple):
 
     label: str
     runs: tuple[Run, ...]
-    scored: tuple[Scored, ...]
+    scored: tuple[Evaluation, ...]
     means: dict[str, dict[int, Mean]]
     refused: dict[int, str]
 
@@ -121,11 +106,11 @@ class Series(NamedTuple):
         pairs = zip(self.runs, self.scored, strict=True)
         return {run.seed: one.scores[what][size] for run, one in pairs if size in one.scores.get(what, {})}
 
-    def measured(self, what: str, size: int) -> dict[Weights, Score]:
-        """Return the score of each run that has one with its interval."""
+    def measured(self, what: str, size: int) -> dict[Weights, Number]:
+        """Return the number of each run that has one with its interval."""
         pairs = zip(self.runs, self.scored, strict=True)
-        found = {Weights(run.place, run.seed, one.step): one.measured.get(what, {}).get(size) for run, one in pairs}
-        return {weights: score for weights, score in found.items() if score is not None}
+        found = {Weights(run.place, run.seed, one.step): one.scored.get(what, {}).get(size) for run, one in pairs}
+        return {weights: number for weights, number in found.items() if number is not None and number.count}
 
 
 class Group(NamedTuple):
@@ -135,23 +120,26 @@ class Group(NamedTuple):
         title: unique in the report.
         key: facts that the runs share.
         series: by label.
-        higher: whether a higher number is better.
     """
 
     title: str
     key: Key
     series: tuple[Series, ...]
-    higher: bool
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher number is better."""
+        return self.key.kind.higher
 
     @property
     def unit(self) -> str:
         """The unit of sizes or lengths: px, frames or tokens."""
-        return self.key.kind[1]
+        return self.key.kind.short
 
     @property
     def examples(self) -> str:
         """The name of the test examples: images, text, questions or noise."""
-        return self.key.kind[2]
+        return self.key.kind.examples
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -188,7 +176,7 @@ def _most_common(values: Iterable[Value], most: int) -> list[Value]:
     return [value for value in counts if value in kept]
 
 
-def key_of(run: Run, scored: Scored) -> Key | None:
+def key_of(run: Run, scored: Evaluation) -> Key | None:
     """Return the facts that a run shares with the others of its section, or None if it has no config."""
     config = run.config
     if config is None:
@@ -196,7 +184,7 @@ def key_of(run: Run, scored: Scored) -> Key | None:
     kept = {name: value for name, value in config.weights_settings().items() if name not in OF_SERIES}
     data = kept.pop("data")
     settings = {**kept, "from_trained_weights": bool(config.init), **dict(sorted(_made_by(scored)))}
-    return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()))
+    return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()), scored.kind)
 
 
 def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
@@ -206,31 +194,30 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
     for run, _, key in pairs:
         if run.comparison is not None and key is not None:
             of_comparison.setdefault(run.comparison, set()).add(key)
-    sections: dict[Key, list[tuple[Run, Scored]]] = {}
+    sections: dict[Key, list[tuple[Run, Evaluation]]] = {}
     for run, one, key in pairs:
         if key is None:  # a line of results.jsonl, whose comparison has one budget
             known = [key for key in of_comparison.get(run.comparison, ()) if key.made_by == _made_by(one)]
             key = known[0] if len(known) == 1 else _unknown(run, one)
         sections.setdefault(key, []).append((run, one))
     left: list[Left] = []
-    order = sorted(sections, key=lambda key: (list(KINDS).index(key.program), -len(sections[key]), key.data))
+    order = sorted(sections, key=lambda key: (PROGRAMS.index(key.program), -len(sections[key]), key.data))
     for key in order[SECTIONS:]:
         why = f"a report has {SECTIONS} sections at most, those with the most evaluations: give fewer folders"
         left += [Left(f"{run.place} ({one.label})", why) for run, one in sections[key]]
     order = order[:SECTIONS]
     titles = _titles(order)
-    found = [
-        Group(titles[key], key, _series(sections[key], left), program(key.program).results.higher) for key in order
-    ]
+    found = [Group(titles[key], key, _series(sections[key], left)) for key in order]
     return found, left
 
 
-def _unknown(run: Run, scored: Scored) -> Key:
+def _unknown(run: Run, scored: Evaluation) -> Key:
     note = f"Read from {run.comparison}/results.jsonl alone, which records neither data nor trained size nor budget."
-    return Key(run.program, "", 0, note, 0, (("comparison", f"{run.comparison}"), *sorted(_made_by(scored))))
+    settings = (("comparison", f"{run.comparison}"), *sorted(_made_by(scored)))
+    return Key(run.program, "", 0, note, 0, settings, scored.kind)
 
 
-def _made_by(scored: Scored) -> set[tuple[str, str]]:
+def _made_by(scored: Evaluation) -> set[tuple[str, str]]:
     """Return what the numbers of an evaluation were made by, as settings of a section."""
     return {(f"{MADE_BY}{name}", value) for name, value in scored.made_by.items()}
 
@@ -239,7 +226,7 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
     """Return a title per section; equal titles are told apart by the settings that differ."""
     first: dict[Key, str] = {}
     for key in keys:
-        kind = key.kind[0]
+        kind = key.kind.subject
         data = plain(key.data, IN_A_TITLE)
         first[key] = f"{kind}: {data}, trained at {key.extent}" if data else f"{kind}: unknown data"
     found: dict[Key, str] = {}
@@ -269,9 +256,9 @@ def differences(group: Group, other: Group) -> dict[str, tuple[Any, Any]]:
     return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
 
 
-def _series(pairs: Sequence[tuple[Run, Scored]], left: list[Left]) -> tuple[Series, ...]:
+def _series(pairs: Sequence[tuple[Run, Evaluation]], left: list[Left]) -> tuple[Series, ...]:
     tuned = {name for name in TUNED if len({repr(_setting(run, name)) for run, _ in pairs if run.config}) > 1}
-    members: dict[str, dict[int, tuple[Run, Scored]]] = {}
+    members: dict[str, dict[int, tuple[Run, Evaluation]]] = {}
     for run, one in sorted(pairs, key=lambda pair: (pair[0].folder is None, pair[0].place)):
         own = "".join(f", {name}={_setting(run, name)}" for name in TUNED if name in tuned and run.config)
         of_label = members.setdefault(_label(run, one) + own, {})
@@ -292,7 +279,7 @@ def _setting(run: Run, name: str) -> Any:
     return getattr(run.config, name, None)
 
 
-def _label(run: Run, one: Scored) -> str:
+def _label(run: Run, one: Evaluation) -> str:
     """Return the encoding, its extension, and the run whose weights a run started from, without the seed."""
     start = run.config.init.rstrip("/").split("/")[-1] if run.config else ""
     if not start:

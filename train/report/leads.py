@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from train.compare.table import Mean, mean_of
-from train.engine.intervals import difference
+from train.engine.numbers import difference
 from train.report.groups import Group, Series
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from train.compare.runs import folder_name
 from train.engine.files import parse_object, read_text
+from train.engine.numbers import Number
 from train.engine.programs import TRAINERS
-from train.report.records import Run, Scored
+from train.report.records import Line, Run
 from train.report.sound import SIZES, drawable, require_finite, require_texts
 from train.report.walk import COMPARISON, RUN, is_file
 
@@ -73,7 +74,7 @@ def _line(text: str) -> dict[str, Any]:
         raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {stored['task']!r}")
     if not stored["trained"].strip():
         raise ValueError("trained must name the encoding, got an empty text")
-    return {**stored, "scores": _scores(stored["trained"], stored["scores"], stored.get("made_by", {}))}
+    return {**stored, "scores": _evaluations(stored, made_by)}
 
 
 def is_key(value: Any) -> bool:
@@ -81,26 +82,27 @@ def is_key(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
-def _scores(name: str, stored: dict[str, Any], made_by: dict[str, Any]) -> tuple[Scored, ...]:
+def _evaluations(line: dict[str, Any], made_by: dict[str, Any]) -> tuple[Line, ...]:
     """Return the evaluations of a line: extension -> quantity -> size -> number.
 
     Raises:
         ValueError: something else.
     """
-    found, count = [], 0
-    for extend, by_what in stored.items():
-        numbers: dict[str, dict[int, float]] = {}
+    found = []
+    for extend, by_what in line["scores"].items():
+        numbers: list[Number] = []
         for what, by_size in by_what.items() if isinstance(by_what, dict) else ():
             if not isinstance(by_size, dict) or not all(map(drawable, by_size.values())):
                 raise ValueError(f"scores must be numbers by size, got others for {what!r}")
-            numbers[what] = {int(size): float(number) for size, number in by_size.items()}
-            if any(size not in SIZES for size in numbers[what]):
+            require_texts({"what is measured": what})
+            numbers += [Number(measure=what, at=int(size), value=float(value)) for size, value in by_size.items()]
+            if any(number.at not in SIZES for number in numbers):
                 raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got others for {what!r}")
-            count += len(by_size)
-        require_texts({"an extension": extend, "what is measured": max(numbers, key=len, default="")})
         key = made_by.get(extend, {})
-        require_texts(key)
-        found.append(require_finite(Scored(name, extend, 0, 0, "", numbers, {}, made_by=key)))
+        require_texts({"an extension": extend, **key})
+        one = Line(line["trained"], "", 0, 0, extend, "", tuple(numbers), made_by=key, program=line["task"])
+        found.append(require_finite(one))
+    count = sum(len(one.numbers) for one in found)
     if count > MEASURED:
         raise ValueError(f"scores must be at most {MEASURED:,} numbers, got {count:,}")
     return tuple(found)

@@ -1,46 +1,39 @@
 """The material of a report: runs with their evaluations, and omissions."""
 
+import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train.compare.table import Scores
 from train.engine.config import RunConfig
-from train.engine.intervals import Score
+from train.engine.numbers import Kind, Number
+from train.engine.programs import program as load_program
 from train.engine.results import Evaluation
 
 
-class Scored(NamedTuple):
-    """One evaluation of a run.
+@dataclasses.dataclass(frozen=True)
+class Line(Evaluation):
+    """An evaluation of which a line of results.jsonl alone is left: its data and trained size are unknown.
 
-    Attributes:
-        name: name of the encoding, with the trainer's additions: "rope, cross unified".
-        extend: the context extension, or `none`.
-        trained: size or length of the training examples; 0 = unknown.
-        examples: number of test images, tokens or questions at the trained size; 0 = unknown.
-        note: remark on the data for readers.
-        scores: quantity -> size or length -> number.
-        refused: size or length -> why the encoding does not support it.
-        measured: the scores with their intervals and outcomes; empty = unknown.
-        step: step of the weights; 0 = unknown.
-        made_by: data, judge and sampling of the numbers; empty = unknown.
+    Args:
+        program: name of the trainer.
     """
 
-    name: str
-    extend: str
-    trained: int
-    examples: int
-    note: str
-    scores: Scores
-    refused: dict[int, str]
-    measured: Mapping[str, Mapping[int, Score]] = {}
-    step: int = 0
-    made_by: Mapping[str, str] = {}
+    program: str = ""
 
     @property
-    def label(self) -> str:
-        """The encoding and its extension."""
-        return Evaluation(self.name, "", self.trained, 0, self.extend, "", ()).label
+    def kind(self) -> Kind:
+        """What the evaluations of the trainer have in common."""
+        return load_program(self.program).results.kinds[0]
+
+    @functools.cached_property
+    def scored(self) -> dict[str, dict[int, Number]]:
+        """The numbers by their name and size or length."""
+        found: dict[str, dict[int, Number]] = {}
+        for number in self.numbers:
+            found.setdefault(number.measure, {})[number.place] = number
+        return found
 
 
 class Run(NamedTuple):
@@ -61,7 +54,7 @@ class Run(NamedTuple):
     place: str
     program: str
     seed: int
-    scored: tuple[Scored, ...]
+    scored: tuple[Evaluation, ...]
     folder: Path | None = None
     comparison: Path | None = None
     config: RunConfig | None = None

@@ -1,17 +1,18 @@
 """Checks of run folders, which may come from somebody else: an impossible value is named, not shown."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from train.engine.results import Evaluation
-from train.report.records import Scored
+
+Kind = TypeVar("Kind", bound=Evaluation)
 
 LONGEST = 10_000
 """Most characters of a text in a config or an evaluation."""
 
-ROWS = 500
-"""Most rows of an evaluation."""
+NUMBERS = 2000
+"""Most numbers of an evaluation."""
 
 SIZES = range(1, 2**31)
 """Sizes and lengths."""
@@ -42,61 +43,37 @@ def require_sound(found: Evaluation) -> None:
         raise ValueError("name must be that of an encoding, got an empty text")
     if found.trained not in SIZES:
         raise ValueError(f"trained must be a size or length, got {found.trained}")
-    if len(found.rows) > ROWS:
-        raise ValueError(f"rows must be at most {ROWS}, got {len(found.rows):,}")
-    seen = set()
-    for row in found.rows:
-        values = row._asdict()
-        require_texts(values)
-        size = values["size"] if "size" in values else values["length"]
-        frames = values.get("frames", 0)
-        if size not in SIZES or (frames and frames not in SIZES):
-            got = f"{frames} frames" if size in SIZES else size
-            raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {got}")
-        place = values.get("task"), frames, size, values.get("width")
+    if len(found.numbers) > NUMBERS:
+        raise ValueError(f"numbers must be at most {NUMBERS:,}, got {len(found.numbers):,}")
+    seen, first = set(), found.numbers[0].measure
+    for number in found.numbers:
+        require_texts({"measure": number.measure, "of": number.of, "refused": number.refused})
+        if any(size not in SIZES for size in number.shape):
+            raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {number.at}")
+        place = number.measure, number.of, number.at
         if place in seen:
-            raise ValueError(f"each size or length must be there once, got {size} again")
+            raise ValueError(f"each size or length must be there once, got {number.at} again")
         seen.add(place)
-        _require_counts(values)
-    if any(isinstance(value, bool) for record in (found, *found.rows) for value in _values(record)):
-        raise ValueError("numbers must be numbers, got true or false")
+        if number.measure == first and number.count < 1 and not number.refused:
+            raise ValueError(f"count must be at least 1, got {number.count}")
 
 
-def _values(record: Any) -> Iterator[Any]:
-    """Yield the values in a record and in the records in it."""
-    for value in vars(record).values() if isinstance(record, Evaluation) else record:
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            yield from _values(value)
-        yield value
-
-
-def _require_counts(values: Mapping[str, Any]) -> None:
-    """Check the counts of a row."""
-    if values.get("refused"):
-        return
-    if "correct" in values and not 0 <= values["correct"] <= values["count"]:
-        raise ValueError(f"correct must be from 0 to count, got {values['correct']} of {values['count']}")
-    counts = [values["count"]] if "count" in values else [one.count for one in values.values() if hasattr(one, "mean")]
-    if any(count < 1 for count in counts):
-        raise ValueError(f"count must be at least 1, got {min(counts)}")
-
-
-def require_finite(scored: Scored) -> Scored:
+def require_finite(found: Kind) -> Kind:
     """Return an evaluation after checking that all its numbers can be shown.
 
     Raises:
         ValueError: naming the first one that cannot.
     """
-    for what, by_size in scored.scores.items():
+    for what, by_size in found.scores.items():
         most = 100.0 if what.endswith("%") else LARGEST
         for size, number in by_size.items():
             if not math.isfinite(number) or number < 0:
                 raise ValueError(f"every number must be finite and at least 0, got {what} of {number} at {size}")
             if number > most or not drawable(number):
                 raise ValueError(f"every number must be at most {most:g}, got {what} of {number:g} at {size}")
-    if not any(scored.scores.values()):
-        raise ValueError(f"at least one size must be measured, got none: {next(iter(scored.refused.values()), '')}")
-    return scored
+    if not any(found.scores.values()):
+        raise ValueError(f"at least one size must be measured, got none: {next(iter(found.refused.values()), '')}")
+    return found
 
 
 def drawable(number: Any) -> bool:

@@ -14,13 +14,13 @@ from rich.console import Console
 from pejax.models import EncoderDecoder, Execution, encoder_decoder, generate_answers
 from train.devices.mesh import EVALUATED, put_batch, replicated_sharding
 from train.engine import attention_entropy
-from train.engine.intervals import packed
 from train.engine.loop import Metrics
+from train.engine.numbers import Number, share
 from train.engine.progress import Evaluating
 from train.engine.sequence_config import model_options
 from train.engine.task import Split, laws, layer_params, refusal
 from train.seq2seq.config import Config
-from train.seq2seq.results import ExactMatchResults, ExactMatchRow
+from train.seq2seq.results import EXACT, TOKENS, ExactMatchResults
 from train.seq2seq.tasks import PAD, STOP, TASKS, VOCAB, evaluation_batches
 
 SUMS = ("loss", "right", "count")
@@ -141,21 +141,23 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     """
     config = answerer.config
     cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]
-    model, rows = answerer.model(jax.device_put(params, replicated_sharding(mesh))), []
+    model, numbers = answerer.model(jax.device_put(params, replicated_sharding(mesh))), []
     with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
         for task, length in cells:
             reason = answerer.refusal(length)
-            refusal_row = ExactMatchRow(task, length, refused=reason)
-            rows.append(refusal_row if reason else measure(answerer, model, mesh, task, length))
+            if reason:
+                numbers.append(Number(measure=EXACT, at=length, of=task, refused=reason))
+            else:
+                numbers += measure(answerer, model, mesh, task, length)
             progress(length**2, f"{task}, {length} tokens")
     results = ExactMatchResults(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
-        rows=tuple(rows),
+        numbers=tuple(numbers),
     )  # fmt: skip
     return [results]
 
 
-def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> ExactMatchRow:
+def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> list[Number]:
     """Return the number of exact answers of a task at one length."""
     count = answerer.config.eval_limit
     batch = mesh.size * min(EXAMPLES_AT_ONCE[mesh.devices.flat[0].platform], -(-count // mesh.size))
@@ -169,5 +171,7 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
         matches = np.asarray(answers)[: len(inside)] == np.where(inside, host["target"], STOP)
         exact.append(matches.all(axis=1))
         right, tokens = right + int((matches & inside).sum()), tokens + int(inside.sum())
-    outcomes = np.concatenate(exact)
-    return ExactMatchRow(task, length, int(outcomes.sum()), count, right / tokens, each=packed(outcomes))
+    return [
+        share(EXACT, length, np.concatenate(exact), task),
+        Number(measure=TOKENS, at=length, of=task, value=100 * right / tokens),
+    ]

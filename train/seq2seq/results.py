@@ -1,122 +1,50 @@
-"""Results of an evaluation of an encoder-decoder: exact answers against length, as JSON, tables and a figure."""
+"""Results of an evaluation of an encoder-decoder: exact answers against length."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 from rich.table import Table
 
-from train.engine import figures, intervals, results
-from train.engine.markdown import escape_markdown
+from train.engine import results
+from train.engine.numbers import Kind, Measure
 
+EXACT, TOKENS = "exact answers, %", "tokens, %"
 
-class ExactMatchRow(NamedTuple):
-    """One task at one length.
-
-    Attributes:
-        task: its name.
-        length: length of the source, tokens.
-        correct: number of answers in which every token is right.
-        count: number of examples.
-        tokens: fraction of right tokens in all answers, end tokens included.
-        refused: why the encoding does not support this length.
-        each: which answers are right, in the order of the examples (`intervals.packed`); empty = not stored.
-    """
-
-    task: str
-    length: int
-    correct: int = 0
-    count: int = 0
-    tokens: float = math.nan
-    refused: str = ""
-    each: str = ""
-
-    @property
-    def exact(self) -> float:
-        """The fraction of exact answers; NaN if the length is refused."""
-        return math.nan if self.refused else self.correct / self.count
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `exact`."""
-        return (math.nan, math.nan) if self.refused else intervals.wilson(self.correct, self.count)
-
-    @property
-    def score(self) -> intervals.Score | None:
-        """`exact` in percent; None if the length is refused."""
-        return None if self.refused else intervals.share(self.correct, self.count, self.each)
+KIND = Kind(
+    (Measure(EXACT, heading="{of}:"), Measure(TOKENS, heading=None)),
+    subject="Questions", examples="questions",
+    at="length of the source", unit="tokens", short="tokens", trained="trained at up to {}", most="up to ",
+    ylabel=EXACT, part="{of}, exact %",
+    lead="Exact answers in percent, trained at up to {trained} tokens, the most of each length in bold.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactMatchResults(results.Evaluation):
-    """Exact answers of one run; `name` includes the mode of cross-attention, `trained` is the longest length."""
+    """Exact answers of one run; `name` includes the mode of cross-attention, `trained` is the longest length.
 
-    row = ExactMatchRow
-    higher = True
+    An answer is exact if it is right up to its end token; `tokens, %` counts the right tokens of all answers.
+    """
 
-    rows: tuple[ExactMatchRow, ...]
+    kinds = (KIND,)
 
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """The names of the tasks, in order."""
-        return tuple(dict.fromkeys(row.task for row in self.rows))
-
-    def of(self, task: str) -> list[ExactMatchRow]:
-        """Return the rows of a task, by ascending length."""
-        return [row for row in self.rows if row.task == task]
-
-    def stored_rows(self) -> list[dict[str, Any]]:
-        """Return the rows as JSON, with the fraction of exact answers and its interval."""
-        refused = lambda row: {"task": row.task, "length": row.length, "refused": row.refused}
-        measured = lambda row: {**results.stored(row), "exact": row.exact, "interval": row.interval}
-        return [refused(row) if row.refused else measured(row) for row in self.rows]
+    @classmethod
+    def tables(cls, runs: Sequence[Self]) -> list[Table]:
+        """Return a table for the terminal for each extension."""
+        return [run.table() for run in runs]
 
     def table(self) -> Table:
         """Return the table for the terminal."""
         title = f"exact answers, {self.label}, trained at up to {self.trained} tokens"
         heads = ("task", "length", "x trained", "exact, %", "95 % interval", "tokens, %")
         table = Table(*heads, title=title, caption=results.caption(self))
-        for task in self.tasks:
-            for row in self.of(task):
-                low, high = row.interval
-                found = (f"{100 * row.exact:.1f}", f"{100 * low:.1f} to {100 * high:.1f}", f"{100 * row.tokens:.1f}")
-                cells = ("refused",) if row.refused else found
-                times = f"{row.length / self.trained:g}"
-                table.add_row(task, f"{row.length}", times, *cells, style=results.emphasis(self, row.length))
+        for task in self.parts:
+            tokens = self.of(TOKENS, task)
+            for at, one in self.of(EXACT, task).items():
+                interval = f"{one.low:.1f} to {one.high:.1f}"
+                cells = [] if one.refused else [f"{one.value:.1f}", interval, f"{tokens[at].value:.1f}"]
+                place = (task, f"{one.place}", f"{one.place / self.trained:g}")
+                table.add_row(*place, *(cells or ["refused"]), style=results.emphasis(self, one.place))
             table.add_section()
         return table
-
-    def measured(self) -> dict[str, dict[int, intervals.Score]]:
-        """Return the exact answers in percent by length, for each task."""
-        of_task = lambda task: {row.length: score for row in self.of(task) if (score := row.score)}
-        return {f"{task}, exact %": of_task(task) for task in self.tasks}
-
-    @classmethod
-    def markdown(cls, runs: Sequence[Self]) -> str:
-        """Return one table per task: one row per run, one column per length, the best of each length in bold.
-
-        Raises:
-            ValueError: runs on different tasks or trained at different lengths.
-        """
-        parts = [
-            f"Exact answers in percent, trained at up to {runs[0].trained} tokens, the most of each length in bold."
-        ]
-        for task in runs[0].tasks:
-            found = [{row.length: None if row.refused else 100 * row.exact for row in run.of(task)} for run in runs]
-            parts += [f"{escape_markdown(task)}:", results.grid(runs, found, max, "{:.1f}", "refused")]
-        return results.document(runs, *parts)
-
-    @classmethod
-    def draw(cls, runs: Sequence[Self], path: Path) -> None:
-        """Draw exact answers against length, one panel per task, with intervals as bands."""
-        panels = {
-            task: [figures.curve((row.length, row.exact, row.interval) for row in run.of(task)) for run in runs]
-            for task in runs[0].tasks
-        }
-        figures.draw_panels(
-            runs, panels, path,
-            trained=f"trained at up to {runs[0].trained}",
-            xlabel="length of the source (tokens)", ylabel="exact answers",
-        )  # fmt: skip

@@ -35,7 +35,7 @@ from train.engine.task import Program, Split, Task
 from train.lm.evaluate import evaluate
 from train.lm.model import mean_over_documents
 from train.lm.program import text_task
-from train.lm.results import PerplexityResults
+from train.lm.results import KIND, PerplexityResults
 from train.tune.config import Config
 from train.tune.lora import LowRank, merged_params
 from train.tune.subject import Loaded, retokenized_corpus
@@ -174,7 +174,13 @@ def save_extended(config: Config, state: nnx.State, folder: Path, console: Conso
         )
 
 
-PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")
+class TunedResults(PerplexityResults):
+    """Perplexity of a fine-tuned model at many lengths."""
+
+    kinds = (KIND._replace(subject="Fine-tuned on text"),)
+
+
+PROGRAM = Program(config=Config, task=make_task, results=TunedResults, docstring=__doc__ or "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

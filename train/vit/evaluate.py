@@ -19,11 +19,11 @@ from rich.console import Console
 from train.data.images import Dataset, evaluation_batches
 from train.devices.cpu import EVALUATION_COMPILER
 from train.devices.mesh import chunk_sharding, evaluation_execution, replicated_sharding
-from train.engine.intervals import packed
+from train.engine.numbers import Number, share
 from train.engine.progress import Evaluating
 from train.vit.config import evaluation_sizes
 from train.vit.model import Classifier
-from train.vit.results import ResolutionResults, ResolutionRow
+from train.vit.results import PATCHES, TOP1, ResolutionResults
 
 TOKENS_AT_ONCE = {"cpu": 2**10, "gpu": 2**16, "tpu": 2**16}
 """Tokens per chunk and device: their activations fit a core's cache, or a small part of the memory."""
@@ -80,20 +80,21 @@ def evaluate(
         for size in sizes
         if size != config.size or extend == extensions[0]
     ]
-    rows: dict[tuple[str, int], ResolutionRow] = {}
+    numbers: dict[tuple[str, int], Number] = {}
     ahead = ThreadPoolExecutor(1)
     try:
         programs = [ahead.submit(compiled_pass, classifier, params, mesh, one) for one in passes]
         with Evaluating(console, sum(one.images * one.tokens for one in passes)) as progress:
             for one, program in zip(passes, programs, strict=True):
-                rows[one.extend, one.size] = measure(one, program, params, dataset, mesh, progress)
+                numbers[one.extend, one.size] = measure(one, program, params, dataset, mesh, progress)
     finally:
         ahead.shutdown(wait=False, cancel_futures=True)
-    row = lambda extend, size: rows[extend if (extend, size) in rows else extensions[0], size]
+    number = lambda extend, size: numbers[extend if (extend, size) in numbers else extensions[0], size]
+    patches = [Number(measure=PATCHES, at=size, value=(size // config.patch) ** 2) for size in sizes]
     return [
         ResolutionResults(
             name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
-            rows=tuple(row(extend, size) for size in sizes), made_by={"data": dataset.identity},
+            numbers=(*(number(extend, size) for size in sizes), *patches), made_by={"data": dataset.identity},
         )
         for extend in extensions
     ]  # fmt: skip
@@ -127,9 +128,7 @@ def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) ->
     return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
-def measure(
-    one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating
-) -> ResolutionRow:
+def measure(one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating) -> Number:
     """Return top-1 at one size; images are prepared and moved to the devices during the previous launch."""
     launch, found = one.chunk * one.chunks, []
     sharding = chunk_sharding(mesh)
@@ -145,7 +144,7 @@ def measure(
         extended = "" if one.extend == "none" else f" with {one.extend}"
         progress(len(host["label"]) * one.tokens, f"{one.size} px{extended}")
     each = np.concatenate([np.asarray(hits)[:count] for hits, count in found])
-    return ResolutionRow(one.size, one.tokens, int(each.sum()), len(each), packed(each))
+    return share(TOP1, one.size, each)
 
 
 def first_images(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
