@@ -21,9 +21,8 @@ from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
-from train.engine.programs import program
+from train.engine.run_folder import RunFolder
 from train.engine.stopping import report_errors, stop_on_signals
-from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
 from train.replay.options import parser
@@ -65,11 +64,11 @@ def replay(
         ValueError: no such folder, other data than in the run or files that are not named, or fewer devices.
         CheckpointError: the state is damaged.
     """
-    made_by = program(program_of(folder))
-    config = dataclasses.replace(load_config(made_by.config, folder), hosts="", resume=False)
+    run = RunFolder(folder)
+    config = dataclasses.replace(run.config, hosts="", resume=False)
     require_named(config, folder, data, model, pe)
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
-    task = made_by.task(config)
+    task = run.program.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup, task.restarts)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
 
