@@ -1,6 +1,7 @@
 """Animations: a figure that is drawn anew for every frame, saved as a GIF or as a page that plays without a network."""
 
 import base64
+import html
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,7 @@ class Animation(NamedTuple):
         paper = to_hex(self.figure.get_facecolor())
         light = sum(int(paper[i : i + 2], 16) for i in (1, 3, 5)) > 3 * 128
         return PAGE.format(
-            title=self.title,
+            title=html.escape(self.title),
             paper=paper,
             ink="#1a1a1a" if light else "#e8e8e8",
             last=self.frames - 1,

@@ -1,5 +1,6 @@
 """Tokens as points in three dimensions, moved by an encoding: a plotly figure that can be turned, and an animation."""
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -122,7 +123,7 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
             marker = {"size": 6, "color": colors.lines[i % len(colors.lines)]}
             places = [str(k) for k in tokens]
             style = {"mode": "markers+text", "text": places, "textfont": {"size": 11, "color": colors.ink}}
-            traces.append(go.Scatter3d(x=x, y=y, z=z, name=word, marker=marker, **style))
+            traces.append(go.Scatter3d(x=x, y=y, z=z, name=html.escape(word), marker=marker, **style))
         return traces
 
     style = {"color": colors.ink, "backgroundcolor": colors.paper, "gridcolor": colors.faint}
@@ -137,7 +138,7 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
     play = {"method": "animate", "label": "play", "args": [None, {"frame": {"duration": 120, "redraw": True}}]}
     figure = go.Figure(data=clouds(moved.points[0]), frames=frames)
     figure.update_layout(
-        title=f"{title}; the number is the position, tokens",
+        title=f"{html.escape(title)}; the number is the position, tokens",
         paper_bgcolor=colors.paper,
         font={"color": colors.ink},
         scene=sides,

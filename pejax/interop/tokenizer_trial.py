@@ -1,7 +1,7 @@
 """Tokenizers of the package tokenizers, which may panic, crash or never end on a file of somebody else.
 
 A tokenizer is tried in a child process before this one loads it. The trial costs the start of a Python process, not the
-reading of the vocabulary: of that alone come errors, at worst a panic, and those can be caught.
+reading of the vocabulary: from that alone come errors, at worst a panic, and those can be caught.
 """
 
 import functools
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pejax.interop.tokenizer_child import SECONDS
+from pejax.interop.tokenizer_child import BYTES, SECONDS
 
 PROGRAM = Path(__file__).with_name("tokenizer_child.py")
 PATIENCE = 60
@@ -83,9 +83,10 @@ def _failure(content: str) -> str:
         return ""
     if child.returncode == 0:
         return ""
-    last_line = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     if child.returncode > 0:
-        return last_line
+        return child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     if -child.returncode == getattr(signal, "SIGXCPU", None):
         return f"no answer in {SECONDS} seconds"
-    return f"a crash ({signal.Signals(-child.returncode).name}){': ' if last_line else ''}{last_line}"
+    if b"memory allocation" in child.stderr:
+        return f"a need of more than {BYTES / 2**30:g} GiB of memory"
+    return f"a crash ({signal.Signals(-child.returncode).name})"

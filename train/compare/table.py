@@ -11,6 +11,7 @@ from rich.table import Table
 from train.compare.options import Candidate, Comparison
 from train.compare.runs import Outcome, Run, load, outcome
 from train.engine.intervals import t95
+from train.engine.markdown import escape_markdown
 from train.engine.results import Evaluation, require_same_key
 
 BORDER = 3
@@ -164,13 +165,13 @@ def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: S
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
         head = [f"**{size}**" if size == trained else f"{size}" for size in sizes]
-        lines = [f"| {name} | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
+        lines = [f"| {escape_markdown(name)} | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
         for row, cells in zip(rows, _cells(comparison, rows, name, sizes), strict=True):
             texts = [f"**{text}**" if best else text for text, best in cells]
-            lines.append(f"| {row.label.replace('|', '·')} | {' | '.join(texts)} |")
+            lines.append(f"| {escape_markdown(row.label.replace('|', '·'))} | {' | '.join(texts)} |")
         parts.append("\n".join(lines))
-    parts += ["\n".join(f"- {remark}" for remark in remarks)] if remarks else []
-    return "\n\n".join([*parts, *notes]) + "\n"
+    parts += ["\n".join(f"- {escape_markdown(remark)}" for remark in remarks)] if remarks else []
+    return "\n\n".join([*parts, *map(escape_markdown, notes)]) + "\n"
 
 
 def _cells(

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from train.engine.files import read_object, with_digest, write_atomic
 from train.engine.intervals import Score
+from train.engine.markdown import escape_markdown
 from train.engine.stored_config import stored_settings
 
 SHORT = 40
@@ -209,7 +210,7 @@ def document(runs: Sequence[Evaluation], *parts: str) -> str:
         ValueError: runs that are not comparable.
     """
     require_comparable(runs)
-    return "\n\n".join([*parts, runs[0].note]) + "\n"
+    return "\n\n".join([*parts, escape_markdown(runs[0].note)]) + "\n"
 
 
 def _require_types(record: Any) -> None:
@@ -284,7 +285,7 @@ def grid(
     for run, one in zip(runs, found, strict=True):
         texts = {size: _cell(one[size], form, missing) if size in one else "" for size in sizes}
         cells = [f"**{text}**" if text == tops.get(size) else text for size, text in texts.items()]
-        lines.append(f"| {run.label} | {' | '.join(cells)} |")
+        lines.append(f"| {escape_markdown(run.label)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

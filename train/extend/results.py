@@ -16,6 +16,7 @@ from train.engine.figures import literal_text, write_figure
 from train.engine.files import appended_file, parse_object, read_object, read_text, with_digest, write_atomic
 from train.engine.intervals import Score, difference
 from train.engine.line_styles import COLORS, numbered
+from train.engine.markdown import escape_markdown
 from train.engine.progress import complete_lines
 from train.lm.results import mean_loss, perplexity_of
 
@@ -190,14 +191,16 @@ def table(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengt
 def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
              passkey: int) -> str:  # fmt: skip
     """Return the table as markdown, with the reasons of refusals below it."""
-    head = ["extension", *(f"{length:,}" for length in lengths)]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * len(lengths)}"]
-    lines += [f"| {name} | {' | '.join(map(cells, row))} |" for name, row in zip(names, rows, strict=True)]
+    columns = ["extension", *(f"{length:,}" for length in lengths)]
+    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(lengths)}"]
+    labels = map(escape_markdown, names)
+    lines += [f"| {label} | {' | '.join(map(cells, row))} |" for label, row in zip(labels, rows, strict=True)]
     refused = {one.refused: one.name for row in rows for one in row if one is not None and one.refused}
-    notes = [f"- {name}: {why}" for why, name in refused.items()]
-    apart = [f"- {line}" for line in differences(rows, names)]
+    notes = [f"- {escape_markdown(f'{name}: {why}')}" for why, name in refused.items()]
+    apart = [f"- {escape_markdown(line)}" for line in differences(rows, names)]
     notes += ["", f"{DIFFERENCES}:", "", *apart] if apart else []
-    return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
+    head = [f"# {escape_markdown(title)}", "", f"{caption(passkey)}.", ""]
+    return "\n".join([*head, *lines, *([""] if notes else []), *notes, ""])
 
 
 @literal_text
