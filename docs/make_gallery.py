@@ -35,7 +35,7 @@ class Item(NamedTuple):
     """A picture of the page.
 
     Attributes:
-        function: name of the function that draws it, "" = one of `docs/history.py`.
+        function: name of the function or method that draws it, "" = one of `docs/history.py`.
         spec: spec of the encoding, "" = all of them.
         picture: name of the picture in the command.
         caption: description of the picture.
@@ -51,7 +51,7 @@ class Item(NamedTuple):
     @property
     def file(self) -> str:
         """The name of the image for light pages; that of a drawing for dark ones ends in `-dark`."""
-        ending = "gif" if self.function.startswith("animate") else "svg"
+        ending = "gif" if "animat" in self.function else "svg"
         return f"{self.spec or 'all'}_{self.picture}.{ending}"
 
     @property
@@ -74,40 +74,40 @@ SECTIONS: dict[str, list[Item]] = {
     "Why position at all": [
         Item("plot_word_order", "", "word_order",
              "What attention puts out for each word of a sentence, and of the same words in reverse. Without an encoding (`none`) nothing changes but rounding. Without a causal mask ALiBi changes nothing either: reversed, all distances stay. The others tell who bites. Differences have colors of their own.", "Nothing is trained; words, projections and the table of T5 are random."),
-        Item("animate_token_points", "none", "token_points",
+        Item("Pictures.token_points_animation", "none", "token_points",
              "Tokens as points. Positions are multiplied by t from 0 to 1. Equal words are one point, and `none` never"
              " moves them apart.", WORDS),
-        Item("animate_token_points", "sinusoidal", "token_points",
+        Item("Pictures.token_points_animation", "sinusoidal", "token_points",
              "The sinusoid is added: every word is moved along the same path.", WORDS),
-        Item("animate_token_points", "rope", "token_points", "RoPE turns every word around the origin: its length stays.", WORDS),
-        Item("animate_token_points", "alibi", "token_points",
+        Item("Pictures.token_points_animation", "rope", "token_points", "RoPE turns every word around the origin: its length stays.", WORDS),
+        Item("Pictures.token_points_animation", "alibi", "token_points",
              "ALiBi leaves the tokens alone. What attention puts out for them moves: near words count for more.", WORDS),
-        Item("plot_token_points", "", "",
+        Item("Pictures.token_points", "", "",
              "The same as a page that you can turn with the mouse: `figure.write_html(\"points.html\")`.", ""),
     ],
     "Added to the input": [
-        Item("plot_embedding", "sinusoidal", "embedding",
+        Item("Pictures.embedding", "sinusoidal", "embedding",
              "The sinusoid: fast waves in the first channels, slow ones in the last. The line is the trained length."),
-        Item("plot_embedding_curves", "sinusoidal", "embedding_curves",
+        Item("Pictures.embedding_curves", "sinusoidal", "embedding_curves",
              "Single channels of it. Beyond a quarter of them a wave is longer than the sequence."),
-        Item("plot_position_similarity", "sinusoidal", "position_similarity",
+        Item("Pictures.position_similarity", "sinusoidal", "position_similarity",
              "The cosine of every two positions, at 512 channels. It depends on the distance alone, and it falls much"
              " more slowly than often said: 0.74 at 5 tokens, 0.68 at 10, 0.54 at 40."),
-        Item("plot_embedding", "learned", "embedding", "A learned table: one row per position, and none beyond its end.", as_trained(TEXT, "learned")),
+        Item("Pictures.embedding", "learned", "embedding", "A learned table: one row per position, and none beyond its end.", as_trained(TEXT, "learned")),
     ],
     "Rotations": [
         Item("plot_needle", "rope", "needle", "A needle that every position turns by a right angle."),
         Item("animate_needle", "rope", "needle_animation",
              "A query and a key at a fixed distance, moving along the sequence. Turned (RoPE), their product stays."
              " Pushed (a sinusoid added), it does not."),
-        Item("plot_rotation", "rope", "rotation", "Pairs of channels turn at their own speed, radians per token."),
-        Item("animate_rotation", "rope", "rotation_animation", "The same as hands of clocks."),
-        Item("plot_rotary_steps", "rope", "rotary_steps",
+        Item("Pictures.rotation", "rope", "rotation", "Pairs of channels turn at their own speed, radians per token."),
+        Item("Pictures.rotation_animation", "rope", "rotation_animation", "The same as hands of clocks."),
+        Item("Pictures.rotary_steps", "rope", "rotary_steps",
              "How a query gets its position: it is cut into pairs, and each one is turned by position times frequency."
              " Both words \"the\" have the same query until then.", WORDS),
-        Item("plot_rotation_angles", "rope", "rotation_angles",
+        Item("Pictures.rotation_angles", "rope", "rotation_angles",
              "All angles and their cosines. Beyond the trained length the slow pairs reach angles never seen before."),
-        Item("plot_logits_by_distance", "rope", "logits_by_distance",
+        Item("Pictures.logits_by_distance", "rope", "logits_by_distance",
              "The logit between two copies of a word against their distance. RoPE has no decay built in: the mean falls,"
              " rises again, and single words differ.", WORDS),
     ],
@@ -115,32 +115,32 @@ SECTIONS: dict[str, list[Item]] = {
         Item("plot_slopes", "alibi", "slopes",
              "ALiBi's slopes. Head 0 is the steepest where the number of heads is a power of two; 12 heads continue with"
              " every second slope of 16."),
-        Item("plot_bias", "alibi", "bias", "ALiBi's bias of each head. Colors follow a root, so that gentle slopes show."),
-        Item("plot_bias_curves", "alibi", "bias_curves", "The same against the distance, beyond the trained length."),
-        Item("plot_logit_terms", "alibi", "logit_terms", "Products of queries and keys, plus the bias, and the softmax.", WORDS),
-        Item("plot_attention_weights", "alibi", "attention_weights", "The weights of each head: steep ones stay local.", WORDS),
+        Item("Pictures.bias", "alibi", "bias", "ALiBi's bias of each head. Colors follow a root, so that gentle slopes show."),
+        Item("Pictures.bias_curves", "alibi", "bias_curves", "The same against the distance, beyond the trained length."),
+        Item("Pictures.logit_terms", "alibi", "logit_terms", "Products of queries and keys, plus the bias, and the softmax.", WORDS),
+        Item("Pictures.attention_weights", "alibi", "attention_weights", "The weights of each head: steep ones stay local.", WORDS),
         Item("plot_slopes", "alibi", "scaled_slopes", "Slopes scaled for a context four times as long."),
-        Item("plot_grid_bias", "alibi", "grid_bias",
+        Item("Pictures.grid_bias", "alibi", "grid_bias",
              "ALiBi on an image: the Euclidean distance to one patch. Colors follow a root, so that gentle slopes show."),
-        Item("plot_logit_terms", "alibi", "logit_terms_on_a_grid", "The terms on an image: its bias is symmetric.", "Nothing is trained; patches and projections are random."),
+        Item("Pictures.logit_terms", "alibi", "logit_terms_on_a_grid", "The terms on an image: its bias is symmetric.", "Nothing is trained; patches and projections are random."),
         Item("plot_t5_buckets", "t5", "t5_buckets",
              "T5's buckets. Bidirectional, keys before the query have 0 to 15 and keys after it 17 to 31."),
-        Item("plot_bias_curves", "t5", "bias_curves",
+        Item("Pictures.bias_curves", "t5", "bias_curves",
              "T5's bias: each head has a number for every bucket. Far keys share one.", as_trained(TEXT, "t5")),
-        Item("plot_bias_curves", "kerple", "bias_curves", "KERPLE: a logarithm of the distance.", as_trained(TEXT, "kerple")),
-        Item("plot_bias_curves", "fire", "bias_curves",
+        Item("Pictures.bias_curves", "kerple", "bias_curves", "KERPLE: a logarithm of the distance.", as_trained(TEXT, "kerple")),
+        Item("Pictures.bias_curves", "fire", "bias_curves",
              "FIRE: a small network of the logarithm of the distance. From the threshold on, the distance"
              " is divided by the position of the query, so longer inputs read the same range of the network.", as_trained(TEXT, "fire")),
-        Item("plot_grid_bias", "fire", "grid_bias",
+        Item("Pictures.grid_bias", "fire", "grid_bias",
              "FIRE on an image: one network for rows and one for columns, added.", as_trained(IMAGES, "fire")),
-        Item("plot_grid_bias", "cpb", "grid_bias",
+        Item("Pictures.grid_bias", "cpb", "grid_bias",
              "The continuous position bias: one small network of the offset, which tells directions apart.", as_trained(IMAGES, "cpb")),
-        Item("plot_grid_bias", "lookhere", "grid_bias",
+        Item("Pictures.grid_bias", "lookhere", "grid_bias",
              "LookHere: each head sees a cone of patches, and those that it sees count for less with their distance. Gray"
              " patches are hidden."),
-        Item("plot_shaw_table", "shaw", "shaw_table", "Shaw's table of the first layer: beyond the clip all keys share a row. Rows of keys after the query keep their"
+        Item("Pictures.shaw_table", "shaw", "shaw_table", "Shaw's table of the first layer: beyond the clip all keys share a row. Rows of keys after the query keep their"
              " random initial values, since under a causal mask no query reads them.", as_trained(TEXT, "shaw")),
-        Item("plot_transformer_xl_terms", "transformer_xl", "transformer_xl_terms",
+        Item("Pictures.transformer_xl_terms", "transformer_xl", "transformer_xl_terms",
              "The four terms of Transformer-XL, in the first layer. In the last two any query is asked, so their rows are alike, or shifted.", as_trained(TEXT, "transformer_xl", "Words and projections are random.")),
     ],
     "Frequencies": [
@@ -187,15 +187,14 @@ writes all that suit one encoding:
 pip install -e ".[visualize]" && python -m pejax.visualize alibi --out=figures/
 ```
 
-From Python, each is one function. It takes an encoding and the dims it was made for:
+From Python, pictures of one encoding are the methods of `Pictures`; all others are functions:
 
 ```python
 import pejax
 import pejax.visualize
 
-dims = pejax.Dims(heads=8, head_dim=64, causal=True)
-alibi = pejax.encodings.alibi(dims)
-figure = pejax.visualize.plot_bias(alibi, dims, length=32, theme="dark")
+alibi = pejax.encodings.alibi(pejax.Dims(heads=8, head_dim=64, causal=True))
+figure = pejax.visualize.Pictures(alibi, theme="dark").bias(length=32)
 ```
 
 Parameters that are learned are the initial ones unless you pass yours. The captions say what is trained and what is
@@ -229,7 +228,7 @@ def draw(item: Item, theme: str) -> Path:
     import matplotlib
     from history import draw_family_tree, draw_timeline
 
-    from pejax._visualize.command import PICTURES, TOGETHER, subject_of
+    from pejax._visualize.command import PICTURES, TOGETHER, variants_of
     from pejax._visualize.style import THEMES
 
     table = {picture.name: picture.draw for picture in (PICTURES if item.spec else TOGETHER)}
@@ -237,8 +236,8 @@ def draw(item: Item, theme: str) -> Path:
         "timeline": lambda _, theme: draw_timeline(THEMES[theme]),
         "family_tree": lambda _, theme: draw_family_tree(THEMES[theme]),
     }
-    subject: Any = subject_of(item.spec) if item.spec else None
-    made = table[item.picture](subject, theme)
+    variants: Any = variants_of(item.spec) if item.spec else None
+    made = table[item.picture](variants, theme)
     path = FIGURES / item.file
     path = path if theme == "light" else path.with_stem(f"{path.stem}-{theme}")
     if path.suffix == ".gif":

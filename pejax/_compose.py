@@ -74,27 +74,27 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
 
 def _hooks(parts: tuple[Encoding, ...]) -> dict[str, Any]:
     """Return the hooks of all parts, each from the part that acts in its place."""
-    found: dict[str, Any] = {}
+    hooks: dict[str, Any] = {}
     acting = set()
     for place, names in PLACES.items():
-        own = [part for part in parts if any(getattr(part, name) for name in names)]
-        if len(own) > 1:
-            raise ValueError(f"at most one part {place}, got {' and '.join(_name(part) for part in own)}")
-        found |= {name: getattr(own[0], name) for name in names if own}
-        acting |= set(map(id, own))
+        owners = [part for part in parts if any(getattr(part, name) for name in names)]
+        if len(owners) > 1:
+            raise ValueError(f"at most one part {place}, got {' and '.join(_name(part) for part in owners)}")
+        hooks |= {name: getattr(owners[0], name) for name in names if owners}
+        acting |= set(map(id, owners))
     for part in parts:
         if id(part) not in acting:
             rule = "a part must embed, rotate or add to the logits, to be seen beside the others"
             raise ValueError(f"{rule}, got {_name(part)}")
-    return found
+    return hooks
 
 
 def _unplaced_bias(parts: tuple[Encoding, ...]) -> Any:
     """Return the one bias of keys without a position. Parts that are all extended by `pi` share it: it counts once."""
-    own = {part.unplaced_bias: part for part in parts if part.unplaced_bias is not None}
-    if len(own) > 1:
-        raise ValueError(f"at most one part has an unplaced_bias, got {' and '.join(map(_name, own.values()))}")
-    return next(iter(own), None)
+    by_hook = {part.unplaced_bias: part for part in parts if part.unplaced_bias is not None}
+    if len(by_hook) > 1:
+        raise ValueError(f"at most one part has an unplaced_bias, got {' and '.join(map(_name, by_hook.values()))}")
+    return next(iter(by_hook), None)
 
 
 def _name(part: Encoding) -> str:
@@ -104,18 +104,18 @@ def _name(part: Encoding) -> str:
 def _check_names(parts: tuple[Encoding, ...]) -> None:
     """Raise ValueError where two parts have a parameter of the same name: shapes alone are computed."""
     key = jax.random.key(0)
-    own = [jax.eval_shape(lambda part=part: merge_params(part.init(key), part.init_layer(key))) for part in parts]
+    shapes = [jax.eval_shape(lambda part=part: merge_params(part.init(key), part.init_layer(key))) for part in parts]
     try:
-        functools.reduce(merge_params, own)
+        functools.reduce(merge_params, shapes)
     except ValueError:
-        names = [sorted(params) for params in own]
+        names = [sorted(params) for params in shapes]
         raise ValueError(f"the parts must have parameters of different names, got {names}") from None
 
 
 def _drawn(inits: tuple[Any, ...], key: jax.Array) -> Params:
     """Draw the parameters of all parts, each from its own key."""
     keys = jax.random.split(key, len(inits))
-    return functools.reduce(merge_params, [init(own) for init, own in zip(inits, keys, strict=True)])
+    return functools.reduce(merge_params, [init(part_key) for init, part_key in zip(inits, keys, strict=True)])
 
 
 def _merged(parts: tuple[Encoding, ...], name: str) -> Any:

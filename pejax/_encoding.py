@@ -248,8 +248,18 @@ def check_dims(encoding: Encoding, q: Array) -> None:
     """Raise ValueError if queries `(*B, T, H, D)` have other heads or another head dim than the encoding's dims."""
     dims = encoding.dims
     if dims is not None and q.shape[-2:] != (dims.heads, dims.head_dim):
-        made = f"heads={dims.heads} and head_dim={dims.head_dim}, the dims that the encoding was made for"
-        raise ValueError(f"q must be (*B, T, H, D) with {made}, got shape {q.shape}")
+        rule = f"heads={dims.heads} and head_dim={dims.head_dim}, the dims that the encoding was made for"
+        raise ValueError(f"q must be (*B, T, H, D) with {rule}, got shape {q.shape}")
+
+
+def own_dims(encoding: Encoding, dims: Dims | None) -> Dims:
+    """Return the dims given, or those that the encoding was made for; raise ValueError where there are none."""
+    dims = encoding.dims if dims is None else dims
+    if dims is None:
+        raise ValueError(
+            "dims must be given with an encoding made without dims (pejax.Encoding(..., dims=dims)), got None"
+        )
+    return dims
 
 
 def scale_of(encoding: Encoding, scale: float | None) -> float | None:

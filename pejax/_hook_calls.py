@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pejax._arguments import shown
+from pejax._kinds import shown
 
 LIBRARIES = frozenset({"pejax", "jax", "jaxlib", "jaxtyping", "numpy", "flax", *sys.stdlib_module_names})
 """Packages whose code is nobody's own hook."""
@@ -43,11 +43,11 @@ def naming_hook(name: str, hook: Callable[..., Any], params: Mapping[str, Any], 
         _explain_missing(hook_name(name, hook), params, error)
         if _is_told(error.__traceback__):
             raise
-        given = f" at {', '.join(map(shown, operands))}" if operands else ""
+        shapes = f" at {', '.join(map(shown, operands))}" if operands else ""
         first_line = f"{error}".strip().partition("\n")[0]
         kind = ValueError if isinstance(error, ValueError) else TypeError
-        told = f"{hook_name(name, hook)} failed{given}: {type(error).__name__}: {first_line}"
-        raise kind(told) from error
+        message = f"{hook_name(name, hook)} failed{shapes}: {type(error).__name__}: {first_line}"
+        raise kind(message) from error
 
 
 @contextlib.contextmanager
@@ -91,9 +91,9 @@ def check_returned(
         result: what the hook returned.
         relative: the relative positions that it received. None = it received none.
     """
-    found = () if isinstance(result, int | float) else getattr(result, "shape", None)
-    is_number = found == () or jnp.issubdtype(getattr(result, "dtype", bool), jnp.number)
-    if found != tuple(shape) or not is_number or jnp.iscomplexobj(result):
+    got = () if isinstance(result, int | float) else getattr(result, "shape", None)
+    is_number = got == () or jnp.issubdtype(getattr(result, "dtype", bool), jnp.number)
+    if got != tuple(shape) or not is_number or jnp.iscomplexobj(result):
         at = ""
         if relative is not None:
             at = f" at relative {'(R, A)' if len(relative.shape) > 1 else '(R,)'} = {tuple(relative.shape)}"

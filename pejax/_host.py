@@ -53,7 +53,7 @@ def with_way_out(name: str, lost: DigitsLost) -> str:
 def check_whole(values: np.ndarray) -> None:
     """Raise DigitsLost for whole numbers that would wrap."""
     bounds = np.iinfo(kept(np.int64))
-    if values.dtype == object and values.size and all(type(one) is int for one in values.flat):
+    if values.dtype == object and values.size and all(type(value) is int for value in values.flat):
         raise DigitsLost(f"must fit {bounds.dtype}, got {max(values.flat, key=abs)}")  # beyond all types of NumPy
     if values.dtype.kind not in "iu" or values.dtype.itemsize < 4 or not values.size:
         return
@@ -75,8 +75,10 @@ def check_digits(values: np.ndarray) -> None:
         change = np.abs(rounded.astype(values.dtype) - values)
         lost = change > np.maximum(ROUNDING, ROUNDING_OF_SPAN * _span(values))
     if lost.any():
-        one, becomes = values[lost][0], rounded[lost][0]
-        raise DigitsLost(f"must not lose digits in {rounded.dtype}, got {one!s}, which would become {float(becomes)}")
+        number, becomes = values[lost][0], rounded[lost][0]
+        raise DigitsLost(
+            f"must not lose digits in {rounded.dtype}, got {number!s}, which would become {float(becomes)}"
+        )
 
 
 def _span(values: np.ndarray) -> np.ndarray:

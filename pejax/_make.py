@@ -48,7 +48,7 @@ def make_encoding(spec: str | Spec, dims: Dims, extend: str | Extension | None =
     if isinstance(spec, EncodingSpec):
         return _make(spec, dims)
     divided = zip(spec.parts, _divided(spec.parts, dims, spec.extend), strict=True)
-    return compose_encodings(*(make_encoding(part, dims, own) for part, own in divided))
+    return compose_encodings(*(make_encoding(part, dims, extension) for part, extension in divided))
 
 
 def extended_once(spec: Spec, extend: str | Extension | None) -> Spec:
@@ -57,11 +57,11 @@ def extended_once(spec: Spec, extend: str | Extension | None) -> Spec:
     Raises:
         ValueError: it has one already.
     """
-    given = parse_extension(extend)
-    if given is not None and spec.extend is not None:
+    extension = parse_extension(extend)
+    if extension is not None and spec.extend is not None:
         name = spec.parts[0].name
-        raise ValueError(f"{name}: extend must be given once, got {str(spec.extend)!r} and {str(given)!r}")
-    return spec.extended(given)
+        raise ValueError(f"{name}: extend must be given once, got {str(spec.extend)!r} and {str(extension)!r}")
+    return spec.extended(extension)
 
 
 def _make(spec: EncodingSpec, dims: Dims) -> Encoding:
@@ -70,14 +70,14 @@ def _make(spec: EncodingSpec, dims: Dims) -> Encoding:
     try:
         return ENCODINGS[spec.name](dims, **dict(spec.options), extend=spec.extend)
     except ValueError as refusal:
-        known = str(refusal).startswith((f"{spec.name}: ", f"{spec.name} "))
-        raise ValueError(str(refusal) if known else f"{spec.name}: {refusal}") from None
+        is_named = str(refusal).startswith((f"{spec.name}: ", f"{spec.name} "))
+        raise ValueError(str(refusal) if is_named else f"{spec.name}: {refusal}") from None
 
 
 def _divided(parts: Sequence[EncodingSpec], dims: Dims, extend: Extension | None) -> list[Extension | None]:
     """Return the extension of each part of a sum, as `make_encoding` says."""
     rotating = [n for n, part in enumerate(parts) if _make(part, dims).rotate is not None]
-    own: list[list[Term]] = [[] for _ in parts]
+    terms: list[list[Term]] = [[] for _ in parts]
     for term in () if extend is None else extend.terms:
         takers = [n for n, part in enumerate(parts) if term.name in ENCODINGS[part.name].takes]
         if term.name == "pi":
@@ -88,5 +88,5 @@ def _divided(parts: Sequence[EncodingSpec], dims: Dims, extend: Extension | None
             names = "+".join(part.name for part in parts)
             raise ValueError(f"{names} has no part with the extension {term.name!r}, got extend={str(extend)!r}")
         for n in takers:
-            own[n].append(term)
-    return [Extension(tuple(terms)) if terms else None for terms in own]
+            terms[n].append(term)
+    return [Extension(tuple(terms)) if terms else None for terms in terms]

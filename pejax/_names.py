@@ -105,7 +105,7 @@ for _ours, _theirs in MEANT.items():
 NO_WAYS: Mapping[str, str] = types.MappingProxyType({})
 
 
-def guess(name: str, known: Iterable[str]) -> str | None:
+def guess(name: str, names: Iterable[str]) -> str | None:
     """Return what somebody meant by an unknown name; None where nothing that is known is near.
 
     A word of another library gives what it is called here, `sampling=Sampling(temperature=0.7)`; any other name the
@@ -113,50 +113,53 @@ def guess(name: str, known: Iterable[str]) -> str | None:
 
     Args:
         name: the unknown name.
-        known: the names that there are.
+        names: the names that there are.
 
     Examples:
         >>> guess("num_heads", ["heads", "head_dim"]), guess("alibo", ["alibi", "rope"]), guess("sam3", ["cosmos3"])
         ('heads', 'alibi', None)
     """
-    known, word = list(known), _plain(name)
+    names, word = list(names), _plain(name)
     for ours in BY_WORD.get(word, ()):
-        if ours.partition("=")[0] in known:
+        if ours.partition("=")[0] in names:
             return ours
-    near = [(wrong_letters(word, _plain(one)), -_likeness(word, one), n, one) for n, one in enumerate(known)]
-    fewest, _, _, nearest = min(near, default=(1, 0.0, 0, ""))
+    candidates = [
+        (wrong_letters(word, _plain(candidate)), -_likeness(word, candidate), n, candidate)
+        for n, candidate in enumerate(names)
+    ]
+    fewest, _, _, nearest = min(candidates, default=(1, 0.0, 0, ""))
     return nearest if fewest <= min((len(word) + 1) // 3, 2) else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of a message about an unknown name, with a guess if there is one: "; did you mean 'rope'?"."""
-    meant = guess(name, known)
+    meant = guess(name, names)
     return f"; did you mean {meant!r}?" if meant else ""
 
 
-def unknown_name(noun: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(noun: str, name: str, names: Iterable[str]) -> str:
     """Return the message about a name that a table lacks."""
-    known = list(known)
-    return f"unknown {noun} {name!r}{did_you_mean(name, known) or '.'} Known: {', '.join(known)}"
+    names = list(names)
+    return f"unknown {noun} {name!r}{did_you_mean(name, names) or '.'} Known: {', '.join(names)}"
 
 
-def unknown_argument(caller: str, name: str, known: Iterable[str], ways: Mapping[str, str] = NO_WAYS) -> str:
+def unknown_argument(caller: str, name: str, names: Iterable[str], ways: Mapping[str, str] = NO_WAYS) -> str:
     """Return the message about an argument that a function lacks.
 
     Args:
         caller: the function.
         name: the argument that was given.
-        known: its arguments.
+        names: its arguments.
         ways: what to do, by an argument that it lacks.
     """
-    known = list(known)
-    meant = name if name in ways else guess(name, (*known, *ways))
+    names = list(names)
+    meant = name if name in ways else guess(name, (*names, *ways))
     guessed = f"; did you mean {meant}?" if meant else ""
-    hint = f": {ways[meant]}" if meant and meant in ways and meant not in known else guessed
-    return f"{caller} takes {', '.join(known) or 'no arguments'}; got {name!r}{hint}"
+    hint = f": {ways[meant]}" if meant and meant in ways and meant not in names else guessed
+    return f"{caller} takes {', '.join(names) or 'no arguments'}; got {name!r}{hint}"
 
 
-def wrong_letters(one: str, other: str) -> int:
+def wrong_letters(word: str, other: str) -> int:
     """Return how many letters are missing, too many, others or swapped (the restricted Damerau-Levenshtein distance).
 
     Examples:
@@ -164,19 +167,19 @@ def wrong_letters(one: str, other: str) -> int:
         (1, 0, 1)
     """
     before, last = [], list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    for i, letter in enumerate(word, 1):
         row = [i]
         for j, wanted in enumerate(other, 1):
             fewest = min(row[j - 1] + 1, last[j] + 1, last[j - 1] + (letter != wanted))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+            if i > 1 and j > 1 and letter == other[j - 2] and word[i - 2] == wanted:
                 fewest = min(fewest, before[j - 2] + 1)
             row.append(fewest)
         before, last = last, row
     return last[-1]
 
 
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+def _likeness(word: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, word, other).ratio()
 
 
 def _plain(name: str) -> str:

@@ -97,14 +97,14 @@ def parse_pattern(pattern: str | Spec | LayerPattern) -> LayerPattern:
 
 def _counted(pattern: str, term: ast.expr) -> tuple[str, int]:
     """Return the text of a term, and the number of its layers."""
-    one, count = term, ast.Constant(1)
+    part, count = term, ast.Constant(1)
     if isinstance(term, ast.BinOp) and isinstance(term.op, ast.Mult):
-        one, count = term.left, term.right
+        part, count = term.left, term.right
     if not isinstance(count, ast.Constant) or type(count.value) is not int or count.value < 1:
         raise ValueError(
             f"a pattern counts layers by positive integers, got {ast.get_source_segment(pattern, count)!r}"
         )
-    return str(ast.get_source_segment(pattern, one)), count.value
+    return str(ast.get_source_segment(pattern, part)), count.value
 
 
 def _parse_encoding(text: str) -> EncodingSpec:
@@ -124,8 +124,8 @@ def parse_extension(extend: str | Extension | None) -> Extension | None:
         return extend
     if extend == "none":
         return None
-    first, *others = map(_parse_term, split_sum(extend, what="an extension"))
-    return sum(others, first)
+    first, *tail = map(_parse_term, split_sum(extend, what="an extension"))
+    return sum(tail, first)
 
 
 def _extension_readers() -> dict[Any, Callable[[str], object]]:
@@ -169,12 +169,12 @@ def parse_call(
     if not named or call.args or any(word.arg is None for word in call.keywords):
         raise ValueError(f"{what} is written name or name(key=value, ...), got {spec!r}")
     check_name(name, table, what)
-    known = [key for key in inspect.signature(table[name]).parameters if key not in supplied]
+    names = [key for key in inspect.signature(table[name]).parameters if key not in supplied]
     hints = typing.get_type_hints(table[name])
     options = dict[str, Any]()
     for word in call.keywords:
-        if word.arg not in known:
-            raise ValueError(unknown_argument(name, str(word.arg), known))
+        if word.arg not in names:
+            raise ValueError(unknown_argument(name, str(word.arg), names))
         if word.arg in options:
             raise ValueError(f"{name}: {word.arg} is given twice, got {spec!r}")
         try:
@@ -192,8 +192,8 @@ def parse_call(
         try:
             options[word.arg] = _fit(value, hint)
         except TypeError:
-            wanted = "a plain value" if hint is Any else inspect.formatannotation(hint).removeprefix("typing.")
-            raise TypeError(f"{name}: {word.arg} must be {wanted}, got {value!r}") from None
+            expected = "a plain value" if hint is Any else inspect.formatannotation(hint).removeprefix("typing.")
+            raise TypeError(f"{name}: {word.arg} must be {expected}, got {value!r}") from None
     return name, options
 
 
@@ -212,8 +212,8 @@ def outside_names(text: str) -> tuple[str, ...]:
         >>> outside_names("(a.b:mine(x='c:d')+rope)*2, a.b:mine, e:mine")
         ('a.b:mine', 'e:mine')
     """
-    found = (found["place"] for found in re.finditer(rf"{TEXT}|(?P<place>{OUTSIDE})", text))
-    return tuple(dict.fromkeys(filter(None, found)))
+    places = (match["place"] for match in re.finditer(rf"{TEXT}|(?P<place>{OUTSIDE})", text))
+    return tuple(dict.fromkeys(filter(None, places)))
 
 
 def split_sum(spec: str, *, what: str) -> list[str]:
@@ -257,7 +257,7 @@ def expression(spec: str, what: str) -> ast.expr:
 
 def _dotted(spec: str) -> str:
     """Return a spec in which `module:function` is a Python expression of the same length, `module.function`."""
-    return re.sub(rf"({TEXT})|(?<=\w):(?=[^\W\d])", lambda found: found[1] or ".", spec)
+    return re.sub(rf"({TEXT})|(?<=\w):(?=[^\W\d])", lambda match: match[1] or ".", spec)
 
 
 def _fit(value: object, hint: object) -> object:
@@ -277,11 +277,11 @@ def _fit(value: object, hint: object) -> object:
         if value in inner:
             return value
     elif origin in (tuple, Sequence) and isinstance(value, tuple | list):
-        each = inner[:1] * len(value) if origin is Sequence or inner[-1] is Ellipsis else inner
-        if len(each) == len(value):
-            return tuple(_fit(one, kind) for one, kind in zip(value, each, strict=True))
+        kinds = inner[:1] * len(value) if origin is Sequence or inner[-1] is Ellipsis else inner
+        if len(kinds) == len(value):
+            return tuple(_fit(item, kind) for item, kind in zip(value, kinds, strict=True))
     elif hint is Any and isinstance(value, tuple | list):
-        return tuple(_fit(one, Any) for one in value)
+        return tuple(_fit(item, Any) for item in value)
     elif hint is Any and isinstance(value, Hashable) and value == value:  # not NaN
         return value
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):

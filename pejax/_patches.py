@@ -9,7 +9,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Real
 
-from pejax._arguments import checked, shown
+from pejax._arguments import checked
+from pejax._kinds import shown
 from pejax._positions import TokenPositions, grid_positions
 
 

@@ -100,8 +100,8 @@ def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Arra
         return positions
     axes = () if positions.shape in (shape[-1:], shape) else positions.shape[-1:]
     common = np.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
-    known = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
-    return jnp.where(known, jnp.broadcast_to(positions, common), 0)
+    is_placed = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
+    return jnp.where(is_placed, jnp.broadcast_to(positions, common), 0)
 
 
 def embedding_tokens(encoding: Encoding, width: int | None = None) -> Encoding:
@@ -164,8 +164,8 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     check_ids("segment_ids", segment_ids)
     split = jax.typeof(segment_ids).sharding
     if any(part is not None for part in split.spec[-1:]):  # ids are sorted along the whole sequence
-        whole = NamedSharding(split.mesh, PartitionSpec(*split.spec[:-1], None))
-        return jax.reshard(segment_positions(jax.reshard(segment_ids, whole)), split)
+        gathered = NamedSharding(split.mesh, PartitionSpec(*split.spec[:-1], None))
+        return jax.reshard(segment_positions(jax.reshard(segment_ids, gathered)), split)
 
     def one_sequence(ids: Int[Array, " T"]) -> Int[Array, " T"]:
         by_segment = jnp.argsort(ids, stable=True)
@@ -245,19 +245,19 @@ def check_within(positions: TokenPositions | Array, extent: Extent, axes: int | 
     by_image = axes > 1 and len(shape) == 2
     if not by_image and (any(np.ndim(side) for side in sides) or shape not in ((), (axes,))):
         return
-    known = np.asarray(tokens.positions)
-    if not np.issubdtype(known.dtype, np.integer) or (axes > 1 and known.shape[-1:] != (axes,)):
+    values = np.asarray(tokens.positions)
+    if not np.issubdtype(values.dtype, np.integer) or (axes > 1 and values.shape[-1:] != (axes,)):
         return
-    places = known if axes > 1 else known[..., None]
+    places = values if axes > 1 else values[..., None]
     most = np.asarray(extent)
     most = most[:, None] if by_image else np.broadcast_to(most, (axes,))
     outside = ((places < 0) | (places >= most)).any(axis=-1)
     for counts in (tokens.has_position, tokens.segment_ids):
         outside = outside if counts is None else outside & (np.asarray(counts) != 0)
     if outside.any():
-        found, below = (np.broadcast_to(one, (*outside.shape, axes))[outside][0].tolist() for one in (places, most))
+        place, below = (np.broadcast_to(array, (*outside.shape, axes))[outside][0].tolist() for array in (places, most))
         rule = "positions must lie inside the extent, the length or grid of this input, row first"
-        limit, got = (tuple(below), found) if axes > 1 else (below[0], found[0])
+        limit, got = (tuple(below), place) if axes > 1 else (below[0], place[0])
         raise ValueError(f"{rule}: from 0 to below {limit}, got {got}")
 
 

@@ -221,8 +221,8 @@ def preset_options(name: str | None) -> Mapping[str, Any]:
     if name in OTHERS:
         raise ValueError(f"preset {name!r} is not supported: {OTHERS[name]}")
     if name not in PRESETS:
-        near = [key for key, one in PRESETS.items() if _letters(name) and _letters(name) in _letters(one.source)]
-        hint = f"; did you mean {near[0]!r}?" if near else did_you_mean(name, PRESETS) or "."
+        names = [key for key, preset in PRESETS.items() if _letters(name) and _letters(name) in _letters(preset.source)]
+        hint = f"; did you mean {names[0]!r}?" if names else did_you_mean(name, PRESETS) or "."
         raise ValueError(f"unknown preset {name!r}{hint} Known: {', '.join(PRESETS)}")
     return PRESETS[name].options
 

@@ -71,23 +71,23 @@ def register_encoding(
     _check_name(name)
     _check_signature(name, factory)
     _check_takes(name, factory, takes)
-    if not isinstance(dims, Sequence) or not all(isinstance(one, Dims) for one in dims):
+    if not isinstance(dims, Sequence) or not all(isinstance(item, Dims) for item in dims):
         raise TypeError(f"{name}: dims must be a sequence of pejax.Dims to try the factory with, got {dims!r}")
-    found = EncodingFactory(factory, tuple(takes), name)
-    found.__annotations__ = {key: one.annotation for key, one in _typed(factory).items()} | {
-        "extend": inspect.signature(found).parameters["extend"].annotation
+    entry = EncodingFactory(factory, tuple(takes), name)
+    entry.__annotations__ = {key: parameter.annotation for key, parameter in _typed(factory).items()} | {
+        "extend": inspect.signature(entry).parameters["extend"].annotation
     }
-    known = ENCODINGS.get(name)
-    if known is not None and not (replace and name not in BUILT_IN):
-        if name not in BUILT_IN and known.__wrapped__ is factory and known.takes == found.takes:
-            return known
+    earlier = ENCODINGS.get(name)
+    if earlier is not None and not (replace and name not in BUILT_IN):
+        if name not in BUILT_IN and earlier.__wrapped__ is factory and earlier.takes == entry.takes:
+            return earlier
         way = "choose another one" if name in BUILT_IN else "choose another one, or give replace=True"
         raise ValueError(f"name must not be taken, got {name!r}: {way}")
-    refusal = try_encoding(found, dims)
+    refusal = try_encoding(entry, dims)
     if refusal:
         raise ValueError(f"{name} must accept some of the dims that it is tried with, dims=..., got: {refusal}")
-    dict.__setitem__(ENCODINGS, name, found)
-    return found
+    dict.__setitem__(ENCODINGS, name, entry)
+    return entry
 
 
 def try_encoding(factory: EncodingFactory[...], dims: Sequence[Dims] = SMALL) -> str:
@@ -100,17 +100,17 @@ def try_encoding(factory: EncodingFactory[...], dims: Sequence[Dims] = SMALL) ->
         ValueError, TypeError: as `register_encoding` says.
     """
     name, refusals = factory.__name__, list[str]()
-    for one in dims:
+    for candidate in dims:
         try:
-            made = factory(one)
+            encoding = factory(candidate)
         except ValueError as refused:
             refusals.append(f"{refused}")
         except Exception as broken:
             if isinstance(broken, TypeError) and f"{broken}".startswith(f"{name} must return"):
                 raise
-            raise TypeError(f"{name} failed for {one}: {type(broken).__name__}: {broken}") from broken
+            raise TypeError(f"{name} failed for {candidate}: {type(broken).__name__}: {broken}") from broken
         else:
-            _check_record(name, made, one)
+            _check_record(name, encoding, candidate)
             return ""
     return refusals[0] if refusals else ""
 
@@ -129,30 +129,30 @@ def _check_signature(name: str, factory: Callable[..., Encoding]) -> None:
     if not callable(factory):
         raise TypeError(f"{name}: the factory must be a function of dims, got {type(factory).__name__}")
     try:
-        first, *others = inspect.signature(factory).parameters.values()
+        first, *options = inspect.signature(factory).parameters.values()
     except (ValueError, TypeError):
         raise ValueError(f"{name}: the factory must take dims first, got {factory!r}") from None
     if first.name != "dims" or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         raise ValueError(f"{name}: the first argument of the factory must be dims, got {first}")
-    for one in others:
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            raise ValueError(f"{name}: every option of the factory must have a name of its own, got {one}")
-        if one.default is one.empty:
-            raise ValueError(f"{name}: every option of the factory must have a default, got {one.name} without one")
+    for option in options:
+        if option.kind not in (option.POSITIONAL_OR_KEYWORD, option.KEYWORD_ONLY):
+            raise ValueError(f"{name}: every option of the factory must have a name of its own, got {option}")
+        if option.default is option.empty:
+            raise ValueError(f"{name}: every option of the factory must have a default, got {option.name} without one")
         try:
-            hash(one.default)
+            hash(option.default)
         except TypeError:
             rule = "every default of the factory must be a plain value such as a number or a tuple"
-            raise ValueError(f"{name}: {rule}, got {one.name} of {type(one.default).__name__}") from None
+            raise ValueError(f"{name}: {rule}, got {option.name} of {type(option.default).__name__}") from None
 
 
 def _check_takes(name: str, factory: Callable[..., Encoding], takes: Sequence[str]) -> None:
     """Check that a factory takes known extensions, and has the argument for them."""
     if isinstance(takes, str) or not isinstance(takes, Sequence):
         raise TypeError(f"{name}: takes must be a tuple of names of extensions, got {takes!r}")
-    odd = [term for term in takes if term not in EXTENSIONS]
-    if odd:
-        raise ValueError(f"{name}: takes must name extensions ({', '.join(EXTENSIONS)}), got {odd[0]!r}")
+    unknown = [term for term in takes if term not in EXTENSIONS]
+    if unknown:
+        raise ValueError(f"{name}: takes must name extensions ({', '.join(EXTENSIONS)}), got {unknown[0]!r}")
     if takes and "extend" not in inspect.signature(factory).parameters:
         raise ValueError(f"{name}: takes needs an argument extend of the factory, got {', '.join(takes)} without one")
 
@@ -164,68 +164,74 @@ def _typed(factory: Callable[..., Encoding]) -> dict[str, inspect.Parameter]:
     except (NameError, TypeError):  # names for type checkers alone; a partial
         hints = {}
     by_default = {float: float, int: int | float, bool: bool, str: str}
-    found = inspect.signature(factory).parameters
+    parameters = inspect.signature(factory).parameters
     return {
-        key: one.replace(annotation=hints.get(key, by_default.get(type(one.default), Any)))
-        for key, one in found.items()
+        key: parameter.replace(annotation=hints.get(key, by_default.get(type(parameter.default), Any)))
+        for key, parameter in parameters.items()
         if key != "extend"
     }
 
 
-def _check_record(name: str, made: Encoding, dims: Dims) -> None:
+def _check_record(name: str, encoding: Encoding, dims: Dims) -> None:
     """Check the shapes that the parameters and hooks of a record have on a few tokens; nothing is computed."""
     probe = draw_probe(0, dims)
-    params = _shape(name, "init", lambda key: init_params(made, key), jax.random.key(0))
+    params = _shape(name, "init", lambda key: init_params(encoding, key), jax.random.key(0))
     if not isinstance(params, dict):
         raise TypeError(f"{name}: init and init_layer must return dicts, got {type(params).__name__}")
-    params = _shape(name, "adapt", lambda params: settle(made, params, dims), params)
+    params = _shape(name, "adapt", lambda params: settle(encoding, params, dims), params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params.get("heads", {})):
         if leaf.shape[:1] != (dims.heads,):
             where = jax.tree_util.keystr(path)
             raise ValueError(f"{name}: params['heads']{where} must have H = {dims.heads} rows, got shape {leaf.shape}")
-    _check_tokens(name, made, dims, params, probe)
-    _check_pairs(name, made, dims, params, probe)
+    _check_tokens(name, encoding, dims, params, probe)
+    _check_pairs(name, encoding, dims, params, probe)
 
 
-def _check_tokens(name: str, made: Encoding, dims: Dims, params: Params, probe: Probe) -> None:
+def _check_tokens(name: str, encoding: Encoding, dims: Dims, params: Params, probe: Probe) -> None:
     q, k = (jnp.zeros((len(probe.x), heads, dims.head_dim)) for heads in (dims.heads, dims.kv_heads))
-    calls = {"embed": (made.embed, probe.x), "rotate": (made.rotate, q), "rotate_keys": (made.rotate_keys, k)}
+    calls = {
+        "embed": (encoding.embed, probe.x),
+        "rotate": (encoding.rotate, q),
+        "rotate_keys": (encoding.rotate_keys, k),
+    }
     for hook, (function, x) in calls.items():
         if function is not None:
             _require_shape(name, hook, x.shape, function, params, x, probe.positions)
 
 
-def _check_pairs(name: str, made: Encoding, dims: Dims, params: Params, probe: Probe) -> None:
+def _check_pairs(name: str, encoding: Encoding, dims: Dims, params: Params, probe: Probe) -> None:
     shared, heads = split_params(params)
-    one = {**shared, **jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), heads)}
+    head_params = {**shared, **jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), heads)}
     tokens, positions = len(probe.x), probe.positions
     x, weights = jnp.zeros((tokens, dims.head_dim)), jnp.zeros((tokens, tokens))
-    if made.distance_bias is not None:
-        _require_shape(name, "distance_bias", (tokens,), made.distance_bias, one, positions - positions[0])
-    bias = pair_bias(made)
+    if encoding.distance_bias is not None:
+        _require_shape(name, "distance_bias", (tokens,), encoding.distance_bias, head_params, positions - positions[0])
+    bias = pair_bias(encoding)
     if bias is not None:
-        _require_shape(name, "bias", (tokens, tokens), bias, one, x, x, positions, positions)
-    if made.relative_values is not None:
-        _require_shape(name, "relative_values", x.shape, made.relative_values, one, weights, positions, positions)
-    if made.unplaced_bias is not None:
-        _require_shape(name, "unplaced_bias", (), made.unplaced_bias, one)
+        _require_shape(name, "bias", (tokens, tokens), bias, head_params, x, x, positions, positions)
+    if encoding.relative_values is not None:
+        _require_shape(
+            name, "relative_values", x.shape, encoding.relative_values, head_params, weights, positions, positions
+        )
+    if encoding.unplaced_bias is not None:
+        _require_shape(name, "unplaced_bias", (), encoding.unplaced_bias, head_params)
 
 
-def _require_shape(name: str, hook: str, shape: tuple[int, ...], function: Callable[..., Any], *given: Any) -> None:
-    found = _shape(name, hook, function, *given)
-    if getattr(found, "shape", None) != shape:
-        got = f"shape {found.shape}" if hasattr(found, "shape") else type(found).__name__
+def _require_shape(name: str, hook: str, shape: tuple[int, ...], function: Callable[..., Any], *operands: Any) -> None:
+    result_shape = _shape(name, hook, function, *operands)
+    if getattr(result_shape, "shape", None) != shape:
+        got = f"shape {result_shape.shape}" if hasattr(result_shape, "shape") else type(result_shape).__name__
         raise ValueError(f"{name}: {hook} must return an array of shape {shape}, got {got}")
 
 
-def _shape(name: str, hook: str, function: Callable[..., Any], *given: Any) -> Any:
+def _shape(name: str, hook: str, function: Callable[..., Any], *operands: Any) -> Any:
     """Return the shapes of a result.
 
     Raises:
         TypeError: the function fails.
     """
     try:
-        return jax.eval_shape(function, *given)
+        return jax.eval_shape(function, *operands)
     except Exception as broken:
-        told = " ".join(f"{broken}".split())
-        raise TypeError(f"{name}: {hook} failed: {type(broken).__name__}: {told}") from broken
+        reason = " ".join(f"{broken}".split())
+        raise TypeError(f"{name}: {hook} failed: {type(broken).__name__}: {reason}") from broken

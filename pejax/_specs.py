@@ -65,7 +65,7 @@ def _scaled_axes(term: Term, axes: int) -> set[int]:
     """Return the axes that a term scales, as far as its factor says: all, or those with a factor other than 1."""
     factor = dict(term.options).get("factor")
     factors = factor if isinstance(factor, tuple) else (factor,) * axes
-    return {axis for axis, one in enumerate(factors) if one != 1} if term.name in SCALINGS else set()
+    return {axis for axis, factor in enumerate(factors) if factor != 1} if term.name in SCALINGS else set()
 
 
 @checked_fields
@@ -208,7 +208,7 @@ class LayerPattern:
     def __repr__(self) -> str:
         if len(self.specs) == 1:
             return str(self.specs[0])
-        counted = [(spec, len([*same])) for spec, same in itertools.groupby(self.specs)]
+        counted = [(spec, len([*group])) for spec, group in itertools.groupby(self.specs)]
         written = lambda spec: f"({spec})" if len(spec.parts) > 1 and spec.extend is None else str(spec)
         return "+".join(f"{written(spec)}*{count}" for spec, count in counted)
 

@@ -29,10 +29,10 @@ def printable(text: str) -> str:
     Line feeds and tabs stay; half of a surrogate pair, as in a path that is not UTF-8, is written as an escape, too.
     """
     return "".join(
-        one.encode("unicode_escape").decode()
-        if one not in "\n\t" and (unicodedata.category(one) in ("Cc", "Cs") or one in REORDERING)
-        else one
-        for one in text
+        character.encode("unicode_escape").decode()
+        if character not in "\n\t" and (unicodedata.category(character) in ("Cc", "Cs") or character in REORDERING)
+        else character
+        for character in text
     )
 
 
@@ -94,7 +94,7 @@ def run(command: Callable[[], object]) -> None:
 def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(PLAIN.get(one, "?") for one in error.object[error.start : error.end]), error.end
+    return "".join(PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
 
 codecs.register_error(HANDLER, _replace)

@@ -44,7 +44,7 @@ __all__ = [
 class Encodings(dict[str, EncodingFactory[...]]):
     """The factories by name, to which `pejax.register_encoding` adds checked ones of your own."""
 
-    def _refuse(self, *given: object, **more: object) -> NoReturn:
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError("ENCODINGS takes checked factories: call pejax.register_encoding(name, factory)")
 
     __setitem__ = __ior__ = setdefault = update = _refuse  # pyright: ignore[reportAssignmentType]

@@ -10,7 +10,7 @@ dense attention layer would: adapted parameters, `embed`, random projections to 
 
     encoding = make_encoding("rope", dims)
     params = init_params(encoding, jax.random.key(0))
-    assert_shift_invariant(encoding, params, dims)
+    assert_shift_invariant(encoding, params)
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, pair_bias, split_params
+from pejax._encoding import Encoding, Params, own_dims, pair_bias, split_params
 from pejax._probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 def shift_deviation(
     encoding: Encoding,
     params: Params,
-    dims: Dims,
+    dims: Dims | None = None,
     *,
     seed: int = 0,
     reach: float = 2.0,
@@ -56,17 +56,18 @@ def shift_deviation(
     Returns:
         The largest change over heads and pairs of tokens, divided by the largest term or by 1.
     """
+    dims = own_dims(encoding, dims)
     probe = draw_probe(seed, dims, reach=reach / 2, dtype=dtype)
     offset = np.floor(np.asarray(extent_of(dims)) * reach / 2).astype(probe.positions.dtype)
     shifted = probe._replace(positions=probe.positions + offset)
-    before, after = (dense_terms(encoding, params, dims, one) for one in (probe, shifted))
+    before, after = (dense_terms(encoding, params, dims, tokens) for tokens in (probe, shifted))
     return _largest_deviation(zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True))
 
 
 def assert_shift_invariant(
     encoding: Encoding,
     params: Params,
-    dims: Dims,
+    dims: Dims | None = None,
     *,
     seed: int = 0,
     reach: float = 8.0,
@@ -78,7 +79,7 @@ def assert_shift_invariant(
     Args:
         encoding: the record; its field `shift_invariant` is not read.
         params: merged parameters of the model and one layer, not adapted.
-        dims: the dims that the encoding was made for.
+        dims: the dims that the encoding was made for. None = its own.
         seed: random seed of tokens and positions.
         reach: upper bound of the positions and of their shifted copies, in trained extents.
         dtype: dtype of the positions.
@@ -94,7 +95,7 @@ def assert_shift_invariant(
 def assert_norm_preserved(
     encoding: Encoding,
     params: Params,
-    dims: Dims,
+    dims: Dims | None = None,
     *,
     seed: int = 0,
     reach: float = 8.0,
@@ -112,6 +113,7 @@ def assert_norm_preserved(
     """
     if encoding.rotate is None and encoding.rotate_keys is None:
         return 0.0
+    dims = own_dims(encoding, dims)
     probe = draw_probe(seed, dims, reach=reach, dtype=dtype)
     ratios = _norm_ratios(encoding, params, dims, probe)
     return _within(_largest_deviation([(ratios, np.ones(()))]), tolerance, "rotate changes the norm")
@@ -129,7 +131,7 @@ def _norm_ratios(encoding: Encoding, params: Params, dims: Dims, probe: Probe) -
 def assert_tile_consistent(
     encoding: Encoding,
     params: Params,
-    dims: Dims,
+    dims: Dims | None = None,
     *,
     seed: int = 0,
     reach: float = 2.0,
@@ -151,6 +153,7 @@ def assert_tile_consistent(
     Raises:
         AssertionError: a tile that differs by more, or is not finite.
     """
+    dims = own_dims(encoding, dims)
     probe = draw_probe(seed, dims, reach=reach, dtype=dtype)
     deviation = _largest_deviation(_tiles_and_slices(encoding, params, dims, probe))
     return _within(deviation, tolerance, "a tile of a hook differs from the slice of its full result")
@@ -180,8 +183,8 @@ def _tiles_of_head(
         full = bias(params_h, q, k, positions, positions)
         tiles = [bias(params_h, q[rows], k[keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((jnp.concatenate(tiles, axis=1), full[rows]))
-        one = lambda q, k, p, s: bias(params_h, q[None], k[None], p[None], s[None])[0, 0]
-        pairs.append((_each_pair(one, (0, None, 0, None), (None, 0, None, 0))(q, k, positions, positions), full))
+        of_pair = lambda q, k, p, s: bias(params_h, q[None], k[None], p[None], s[None])[0, 0]
+        pairs.append((_each_pair(of_pair, (0, None, 0, None), (None, 0, None, 0))(q, k, positions, positions), full))
         if encoding.distance_bias is not None:
             pairs.append((encoding.distance_bias(params_h, positions - positions[0]), full[0]))
     if values is not None:
@@ -189,8 +192,8 @@ def _tiles_of_head(
         full = values(params_h, weights, positions, positions)
         tiles = [values(params_h, weights[rows, keys], positions[rows], positions[keys]) for keys in key_tiles]
         pairs.append((sum(tiles[1:], tiles[0]), full[rows]))
-        one = lambda weight, p, s: values(params_h, weight[None, None], p[None], s[None])[0]
-        pairs.append((_each_pair(one, (0, 0, None), (0, None, 0))(weights, positions, positions).sum(axis=1), full))
+        of_pair = lambda weight, p, s: values(params_h, weight[None, None], p[None], s[None])[0]
+        pairs.append((_each_pair(of_pair, (0, 0, None), (0, None, 0))(weights, positions, positions).sum(axis=1), full))
     return pairs
 
 
@@ -209,8 +212,8 @@ def _largest_deviation(pairs: Iterable[tuple[Array | np.ndarray, Array | np.ndar
 
 def _deviation(actual: np.ndarray, expected: np.ndarray) -> float:
     """Return the deviation of one pair; equal infinities, which hide the same keys, deviate by 0."""
-    same = np.isinf(expected) & (actual == expected)
-    actual, expected = np.where(same, 0.0, actual), np.where(same, 0.0, expected)
+    same_infinity = np.isinf(expected) & (actual == expected)
+    actual, expected = np.where(same_infinity, 0.0, actual), np.where(same_infinity, 0.0, expected)
     return float(np.max(np.abs(actual - expected)) / np.maximum(1.0, np.max(np.abs(expected))))
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flax import nnx
-from rich.console import Console
 
 from train.devices.mesh import make_mesh
 from train.engine.config import RunConfig
 from train.engine.outside import require_named
 from train.engine.run_folder import RunFolder
 from train.engine.session import restore_params
+from train.engine.terminal import user_console
 
 
 class LoadedRun(NamedTuple):
@@ -48,6 +48,6 @@ def load_run(folder: str | Path, *, data: str = "", pe: str = "") -> LoadedRun:
     config = run.config
     require_named(config, folder, data, pe=pe)
     task = run.program.task(config)
-    console = Console(stderr=True)
+    console = user_console(stderr=True)
     step, params = restore_params(config, task.split, task.sums, folder, make_mesh(1), console)
     return LoadedRun(task.split.model(params), config, step)

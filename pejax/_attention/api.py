@@ -249,9 +249,9 @@ def explain_attention(
         ValueError: as in `dot_product_attention`.
         TypeError: as in `dot_product_attention`.
     """
-    known = inspect.signature(dot_product_attention)
+    signature = inspect.signature(dot_product_attention)
     refuse_unknown("explain_attention", arguments, ARGUMENTS)
-    read_arguments("explain_attention", known, arguments, {"scale": LEARNED_SCALE})
+    read_arguments("explain_attention", signature, arguments, {"scale": LEARNED_SCALE})
     if arguments.pop("sharding", None) is not None:
         raise TypeError("sharding must be None: explain_attention takes q, k and v of one shard, got a sharding")
     arguments.pop("return_lse", None)
@@ -265,10 +265,10 @@ def explain_attention(
         names, (t, s) = candidates(operands, implementation), (q.shape[-3], k.shape[-3])
         turns, _ = attempt(options, layout, operands, names)
         lines.append(f"{platform()}: {t:,} queries, {s:,} keys, {q.shape[-2]} heads, {q.dtype}")
-        told = dict(turns)
+        reasons = dict(turns)
         for name in (*names, *(name for name in IMPLEMENTATIONS if name not in names)):
-            if name in told:
-                lines.append(f"{name}: {_how_it_runs(name) if told[name] is None else told[name]}")
+            if name in reasons:
+                lines.append(f"{name}: {_how_it_runs(name) if reasons[name] is None else reasons[name]}")
             elif name in names:
                 lines.append(f"{name}: not needed, {turns[-1].name} comes first at this size")
             else:
@@ -297,8 +297,8 @@ def _how_it_runs(name: str) -> str:
     mesh = jax.sharding.get_abstract_mesh()
     if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
         return "runs, but gathers arrays that are split over the mesh: give a Sharding"
-    own = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
-    return "runs" if own == platform() else f"runs interpreted, for tests: this is not a {own.upper()}"
+    device = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
+    return "runs" if device == platform() else f"runs interpreted, for tests: this is not a {device.upper()}"
 
 
 def weights_of(
@@ -313,8 +313,8 @@ def weights_of(
     weights = weights.reshape(full)
     if sink is None:
         return weights
-    kept = share_of_keys(jnp.moveaxis(lse.reshape(full[:-1]), -2, -1), sink)
-    return weights * jnp.moveaxis(kept, -1, -2)[..., None]
+    share = share_of_keys(jnp.moveaxis(lse.reshape(full[:-1]), -2, -1), sink)
+    return weights * jnp.moveaxis(share, -1, -2)[..., None]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -21,9 +21,9 @@ def compile_error(function: Callable[..., Any], *operands: Any) -> tuple[str, fl
         return jnp.sum(function(*operands).astype(jnp.float32))
 
     begun = time.perf_counter()
-    both = jax.value_and_grad(loss, tuple(range(len(operands))), allow_int=True)
+    values_and_gradients = jax.value_and_grad(loss, tuple(range(len(operands))), allow_int=True)
     try:
-        jax.jit(both).lower(*operands).compile()
+        jax.jit(values_and_gradients).lower(*operands).compile()
     except Exception as error:  # XLA, Triton, Mosaic and cuDNN each raise types of their own
         line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         return line[:300], time.perf_counter() - begun

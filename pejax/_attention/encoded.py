@@ -109,8 +109,8 @@ def attend(
         (2, 5, 8, 16)
     """
     if not options.keys() <= OPTIONS and attention is dot_product_attention:
-        own = (name for name in inspect.signature(attend).parameters if name != "options")
-        refuse_unknown("attend", options.keys() - OPTIONS, (*own, *OPTIONS))
+        names = (name for name in inspect.signature(attend).parameters if name != "options")
+        refuse_unknown("attend", options.keys() - OPTIONS, (*names, *OPTIONS))
     check_arrays(q, k, v)
     check_dims(encoding, q)
     check_embedded(encoding, embedded)

@@ -62,9 +62,9 @@ def check_kernels(
     names = PREFERENCES[platform()].kernels if implementations is None else implementations
     classes = list(itertools.product(map(checked_name, names), BIASES, head_dims, dtypes))
     with ThreadPoolExecutor(THREADS) as threads:
-        found = threads.map(lambda one: _class_error(*one), classes)
+        errors = threads.map(lambda case: _class_error(*case), classes)
         labels = (f"{name}, {bias}, D={dim}, {dtype}" for name, bias, dim, dtype in classes)
-        return {label: error for label, error in zip(labels, found, strict=True) if error}
+        return {label: error for label, error in zip(labels, errors, strict=True) if error}
 
 
 def _class_error(name: str, bias: str, head_dim: int, dtype: str) -> str:

@@ -150,14 +150,14 @@ def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Places, P
         orders = [side.positions if side.order is None else side.order for side in sides] if causal else zeros
         kind = jnp.result_type(jnp.int32, *orders)
         ids = [
-            one + 1 if side.segment_ids is None else side.segment_ids for side, one in zip(sides, zeros, strict=True)
+            zero + 1 if side.segment_ids is None else side.segment_ids for side, zero in zip(sides, zeros, strict=True)
         ]
-        unsigned = [one.astype(f"u{one.dtype}") for one in in_one_type(*ids)]  # padding, 0, is the smallest
-        return [(one, order.astype(kind)) for one, order in zip(unsigned, orders, strict=True)]
+        unsigned = [array.astype(f"u{array.dtype}") for array in in_one_type(*ids)]  # padding, 0, is the smallest
+        return [(array, order.astype(kind)) for array, order in zip(unsigned, orders, strict=True)]
 
     repeat: Any = lambda x, axis: x if x is None or axis == 0 else jnp.broadcast_to(x, (len(operands.q), *x.shape))
-    both = (operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes)
-    of_queries, of_keys = jax.vmap(of_example)(*(TokenPositions(*map(repeat, *side)) for side in both))
+    sides = (operands.q_tokens, layout.q_axes), (operands.k_tokens, layout.k_axes)
+    of_queries, of_keys = jax.vmap(of_example)(*(TokenPositions(*map(repeat, *side)) for side in sides))
     return of_queries, of_keys
 
 
@@ -167,8 +167,8 @@ def _attend(
 ) -> Float[Array, "N K G T D"]:
     if places is None:
         return vmap_or_map(vmap_or_map(_unmasked))(q, k, v)
-    one = lambda q, k, v, places: vmap_or_map(jax.checkpoint(lambda q, k, v: _scan(q, k, v, *places)))(q, k, v)
-    return vmap_or_map(one)(q, k, v, places)
+    scan_example = lambda q, k, v, places: vmap_or_map(jax.checkpoint(lambda q, k, v: _scan(q, k, v, *places)))(q, k, v)
+    return vmap_or_map(scan_example)(q, k, v, places)
 
 
 def _unmasked(q: Features, k: Features, v: Float[Array, "S D"]) -> Float[Array, "G T D"]:
@@ -208,7 +208,7 @@ def _step(
     numerators = pairs(tokens.rotated) @ tokens.values + jnp.where(goes_on[:, None], tokens.rotated @ products, 0)
     denominators = pairs(tokens.features) @ tokens.weights + jnp.where(goes_on, tokens.features @ features, 0)
     last = tokens.segments[-1]
-    in_last, kept = tokens.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
-    products = kept(products) + tokens.rotated.T @ jnp.where(in_last[:, None], tokens.values, 0)
-    features = kept(features) + jnp.where(in_last, tokens.weights, 0) @ tokens.features
+    in_last, of_segment = tokens.segments == last, lambda sum: jnp.where(segment == last, sum, 0)
+    products = of_segment(products) + tokens.rotated.T @ jnp.where(in_last[:, None], tokens.values, 0)
+    features = of_segment(features) + jnp.where(in_last, tokens.weights, 0) @ tokens.features
     return (products, features, last), numerators / one_if_zero(denominators)[:, None]

@@ -143,8 +143,8 @@ def _attend_to(settings: ShardSettings, queries: Operands, keys: Keys, shift: Ar
     devices = jnp.uint32(settings.devices)
     home = (lax.axis_index(settings.axis).astype(jnp.uint32) + devices - shift) % devices
     origin = queries.origin._replace(key=home * jnp.uint32(keys.k.shape[2]))
-    own = {"k": keys.k, "v": keys.v, "k_tokens": keys.tokens, "key_bias": keys.bias}
-    return attend(settings, queries._replace(**own, origin=origin))
+    fields = {"k": keys.k, "v": keys.v, "k_tokens": keys.tokens, "key_bias": keys.bias}
+    return attend(settings, queries._replace(**fields, origin=origin))
 
 
 def _send_to_next(settings: ShardSettings, tree: Any) -> Any:

@@ -153,22 +153,23 @@ def _sharded(
         fields: list[Any] = [None if x is None else spec for x, spec in zip(tokens, specs, strict=True)]
         return TokenPositions(*fields)
 
-    whole = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
+    replicated = lambda tree: jax.tree.map(lambda _: PartitionSpec(), tree)
     specs: dict[str, Any] = {
         "q": PartitionSpec(batch, head, None, sequence),
         "k": PartitionSpec(batch, head, sequence),
         "v": PartitionSpec(batch, head, sequence),
-        "shared": whole(operands.shared),
+        "shared": replicated(operands.shared),
         "per_head": jax.tree.map(lambda _: PartitionSpec(head), operands.per_head),
         "q_tokens": of_tokens(operands.q_tokens, layout.q_axes),
         "k_tokens": of_tokens(operands.k_tokens, layout.k_axes),
         "key_bias": None if operands.key_bias is None else PartitionSpec(batch, head, None, sequence),
-        "seed": whole(operands.seed),
+        "seed": replicated(operands.seed),
         "pair_arrays": operands.pair_arrays,
-        "origin": whole(operands.origin),
+        "origin": replicated(operands.origin),
     }
     out, placed = PartitionSpec(batch, sequence, head), Operands(**specs)
     operands = jax.tree.map(functools.partial(_reshard, sharding.mesh), operands, placed)
+    # Without the checks of varying axes: Pallas's interpreter, which runs kernels on other devices, fails under them.
     mapped = jax.shard_map(attend, mesh=sharding.mesh, in_specs=(placed,), out_specs=(out, out), check_vma=False)
     return mapped(operands)
 
@@ -179,8 +180,8 @@ def _reshard(mesh: Any, x: Array, spec: PartitionSpec) -> Array:
     if not explicit:
         return x
     parts = [(part,) if isinstance(part, str) else part or () for part in spec]
-    own = PartitionSpec(*(tuple(axis for axis in part if axis in explicit) for part in parts))
-    return jax.reshard(x, NamedSharding(mesh, own))
+    explicit_spec = PartitionSpec(*(tuple(axis for axis in part if axis in explicit) for part in parts))
+    return jax.reshard(x, NamedSharding(mesh, explicit_spec))
 
 
 def _origin(sharding: Sharding, operands: Operands) -> Origin:

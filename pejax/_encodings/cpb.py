@@ -99,8 +99,8 @@ def _evaluated(
     if count <= CHUNK:
         return of_some(relative)
     chunks = jnp.pad(relative, ((0, -count % CHUNK), (0, 0))).reshape(-1, CHUNK, len(sides))
-    found = lax.map(jax.checkpoint(of_some), chunks)
-    return found.reshape(-1, *w.shape[:-1])[:count]
+    biases = lax.map(jax.checkpoint(of_some), chunks)
+    return biases.reshape(-1, *w.shape[:-1])[:count]
 
 
 @encoding_factory()

@@ -6,11 +6,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeAlias
 
-from pejax._arguments import bind, read_arguments, shown
+from pejax._arguments import bind, read_arguments
 from pejax._dims import Dims
 from pejax._encoding import Encoding
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.linear import linear
+from pejax._kinds import shown
 from pejax._positions import embedding_tokens
 from pejax._specs import EncodingSpec, Extension, Term
 from pejax.extensions import ANY_ENCODING
@@ -58,21 +59,23 @@ class EncodingFactory(Generic[Arguments]):
         self.extends = "extend" in signature.parameters
         extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None)
         parameters = {**signature.parameters, "extend": signature.parameters.get("extend", extend)}
-        known = {"dims": Dims, "extend": HINT}  # also where an encoding of one's own has no annotations
-        annotated = [one.replace(annotation=known.get(key, one.annotation)) for key, one in parameters.items()]
+        hints = {"dims": Dims, "extend": HINT}  # also where an encoding of one's own has no annotations
+        annotated = [
+            parameter.replace(annotation=hints.get(key, parameter.annotation)) for key, parameter in parameters.items()
+        ]
         self.__signature__ = signature.replace(parameters=annotated)
 
     def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
         name, signature = self.__name__, inspect.signature(self)
-        given = bind(name, signature, args, options)
-        read_arguments(name, signature, given.arguments, {"extend": EXTEND})
-        for key, value in given.arguments.items():
+        bound = bind(name, signature, args, options)
+        read_arguments(name, signature, bound.arguments, {"extend": EXTEND})
+        for key, value in bound.arguments.items():
             if not isinstance(value, Hashable):
                 raise TypeError(f"{name}: {key} must be a plain Python value, got {shown(value)}")
-        given.arguments = {**self.preset_options(given.arguments.get("preset")), **given.arguments}
-        given.apply_defaults()
-        own, others = _split(name, self.takes, given.arguments["extend"], given.arguments["dims"].axes)
-        return _make(self, tuple({**given.arguments, "extend": own}.items()), others)
+        bound.arguments = {**self.preset_options(bound.arguments.get("preset")), **bound.arguments}
+        bound.apply_defaults()
+        own_terms, other_terms = _split(name, self.takes, bound.arguments["extend"], bound.arguments["dims"].axes)
+        return _make(self, tuple({**bound.arguments, "extend": own_terms}.items()), other_terms)
 
 
 def encoding_factory(
@@ -83,25 +86,27 @@ def encoding_factory(
 
 
 @functools.cache
-def _make(factory: EncodingFactory[...], arguments: tuple[tuple[str, Any], ...], others: Extension | None) -> Encoding:
+def _make(
+    factory: EncodingFactory[...], arguments: tuple[tuple[str, Any], ...], other_terms: Extension | None
+) -> Encoding:
     options = dict(arguments)
-    spec, dims = _spec(factory, options, others), options.pop("dims")
-    if others is not None:
-        return replace(extend_encoding(_make(factory, arguments, None), dims, others), spec=spec)
+    spec, dims = _spec(factory, options, other_terms), options.pop("dims")
+    if other_terms is not None:
+        return replace(extend_encoding(_make(factory, arguments, None), dims, other_terms), spec=spec)
     if not factory.extends:
         del options["extend"]
-    made = factory.__wrapped__(dims, **options)
-    if not isinstance(made, Encoding):
-        raise TypeError(f"{factory.__name__} must return a pejax.Encoding, got {type(made).__name__}")
-    return replace(embedding_tokens(made, dims.width), dims=dims, spec=spec)
+    encoding = factory.__wrapped__(dims, **options)
+    if not isinstance(encoding, Encoding):
+        raise TypeError(f"{factory.__name__} must return a pejax.Encoding, got {type(encoding).__name__}")
+    return replace(embedding_tokens(encoding, dims.width), dims=dims, spec=spec)
 
 
-def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], others: Extension | None) -> EncodingSpec:
+def _spec(factory: EncodingFactory[...], options: Mapping[str, Any], other_terms: Extension | None) -> EncodingSpec:
     """Return the spec from which `make_encoding` makes the encoding: the options that are not the defaults."""
-    defaults = {name: one.default for name, one in inspect.signature(factory).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(factory).parameters.items()}
     defaults.update(factory.preset_options(options.get("preset")))
-    changed = {key: one for key, one in options.items() if key not in ("dims", "extend") and one != defaults[key]}
-    return EncodingSpec(factory.__name__, changed, options["extend"]).extended(others)
+    changed = {key: value for key, value in options.items() if key not in ("dims", "extend") and value != defaults[key]}
+    return EncodingSpec(factory.__name__, changed, options["extend"]).extended(other_terms)
 
 
 def _split(
@@ -111,21 +116,23 @@ def _split(
 
     On one axis, scaled positions are scaled frequencies, if the encoding has them.
     """
-    own: list[Term] = []
-    others: list[Term] = []
+    own_terms: list[Term] = []
+    other_terms: list[Term] = []
     for term in () if extend is None else extend.terms:
         options = dict(term.options)
         if term.name == "pi" and "linear" in takes and axes == 1 and not options.get("stretch"):
-            own.extend(linear(factor=options.get("factor")).terms)
+            own_terms.extend(linear(factor=options.get("factor")).terms)
         elif term.name in takes:
             _check_inner(name, takes, term)
-            own.append(term)
+            own_terms.append(term)
         elif term.name in ANY_ENCODING:
-            others.append(term)
+            other_terms.append(term)
         else:
             raise ValueError(f"{name} has no extension {term.name!r}; it takes {', '.join((*takes, *ANY_ENCODING))}")
-    others.sort(key=lambda term: term.target == "queries")
-    return (Extension(tuple(own)) if own else None), (Extension(tuple(others)) if others else None)
+    other_terms.sort(key=lambda term: term.target == "queries")
+    return (Extension(tuple(own_terms)) if own_terms else None), (
+        Extension(tuple(other_terms)) if other_terms else None
+    )
 
 
 def _check_inner(name: str, takes: Sequence[str], term: Term) -> None:
@@ -133,5 +140,5 @@ def _check_inner(name: str, takes: Sequence[str], term: Term) -> None:
     for key, value in term.options:
         for inner in value.terms if isinstance(value, Extension) else ():
             if inner.target == "frequencies" and inner.name not in takes:
-                known = ", ".join(takes)
-                raise ValueError(f"{name}: {key} of {term.name} must be of {known}, got {inner.name!r}")
+                names = ", ".join(takes)
+                raise ValueError(f"{name}: {key} of {term.name} must be of {names}, got {inner.name!r}")

@@ -92,8 +92,8 @@ def _bias(
             return network(*sides, params["c"], Units(a, b, w)) + params["bias"]
         relative = relative_positions(q_positions, k_positions)
         before, after = (network(*sides, params["c"], Units(a, b + turn, w)) for turn in (-params["e"], params["e"]))
-        here = jnp.vdot(jax.nn.relu(b), w, precision="highest")
-        return jnp.where(relative < 0, before, jnp.where(relative > 0, after, here)) + params["bias"]
+        value = jnp.vdot(jax.nn.relu(b), w, precision="highest")
+        return jnp.where(relative < 0, before, jnp.where(relative > 0, after, value)) + params["bias"]
 
     return sum_over_axes(term, axes, params, q_positions, k_positions)
 

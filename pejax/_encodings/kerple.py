@@ -93,7 +93,7 @@ def kerple(dims: Dims, *, variant: str = "log", share: str = "model", extend: Ex
     largest = LARGEST_POWER if variant == "power" else None
 
     def init(key: Array) -> Params:
-        draws = [jax.random.uniform(one, (dims.heads,), jnp.float32) for one in jax.random.split(key)]
+        draws = [jax.random.uniform(subkey, (dims.heads,), jnp.float32) for subkey in jax.random.split(key)]
         return {"heads": {"r1": tops[0] * draws[0], "r2": tops[1] * draws[1]}}
 
     def distance(params: Params, relative: Array) -> Array:

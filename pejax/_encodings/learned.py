@@ -91,10 +91,10 @@ def learned(
         by_table = [positions[..., i] for i in range(dims.axes)] if factorized else [positions]
         if "sides" in params:
             sides = params["sides"]
-            by_table = [one[..., None] for one in by_table] if factorized else by_table
+            by_table = [weights[..., None] for weights in by_table] if factorized else by_table
             sizes = [sides[i : i + 1] for i in range(dims.axes)] if factorized else [sides]
             sample = functools.partial(sample_grid, method=method, antialias=antialias)
-            rows = [sample(*each) for each in zip(tables, by_table, sizes, strict=True)]
+            rows = [sample(*arguments) for arguments in zip(tables, by_table, sizes, strict=True)]
         else:
             rows = [lookup_embedding(*pair) for pair in zip(tables, by_table, strict=True)]
         return (x.astype(jnp.float32) + jnp.concatenate(rows, axis=-1).astype(jnp.float32)).astype(x.dtype)

@@ -186,7 +186,7 @@ def _by_head(
         rule = f"one count per axis, axes={dims.axes}, and kv_heads={dims.kv_heads} together"
         raise ValueError(f"heads must be {rule}, got {heads}")
     [turning], bases = _widths(dims.head_dim, 1, None, rotary_dim), _per_axis("base", base, dims.axes)
-    spectra = np.stack([geometric_frequencies(turning // 2, one) for one in bases])
+    spectra = np.stack([geometric_frequencies(turning // 2, base) for base in bases])
     axis = np.repeat(np.arange(dims.axes)[::step], heads[::step])
     frequencies = on_axes(spectra[axis].reshape(-1), np.repeat(axis, turning // 2), dims.axes)
     return _Turning(frequencies, bases, (turning,) * dims.axes, (turning,))
@@ -212,8 +212,8 @@ def _rotation(pairing: str, heads: int, blocks: Sequence[int]) -> Rotation:
         parts, first = [], 0
         for width in blocks:
             pairs = slice(first // 2, (first + width) // 2)
-            own = {"pairing": "half", "attention_factor": factor[pairs] if np.ndim(factor) else factor}
-            parts.append(rope_apply(x[..., first : first + width], positions, frequencies[:, pairs], **own))
+            options = {"pairing": "half", "attention_factor": factor[pairs] if np.ndim(factor) else factor}
+            parts.append(rope_apply(x[..., first : first + width], positions, frequencies[:, pairs], **options))
             first += width
         return jnp.concatenate([*parts, x[..., first:]], axis=-1)
 

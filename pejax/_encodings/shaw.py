@@ -181,7 +181,9 @@ def shaw(
     def init_layer(key: Array) -> Params:
         names = ("key_table", "value_table")[: 1 + values]
         draw = lambda key: jax.random.uniform(key, shape, jnp.float32, -bound, bound)
-        return {"all": {name: draw(one) for name, one in zip(names, jax.random.split(key, len(names)), strict=True)}}
+        return {
+            "all": {name: draw(subkey) for name, subkey in zip(names, jax.random.split(key, len(names)), strict=True)}
+        }
 
     def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
         del k

@@ -106,8 +106,8 @@ def _log_edges(side: int, max_distance: int) -> tuple[int, list[float]]:
     edges = []
     for k in range(1, steps):
         edge = exact * (max_distance / exact) ** (k / steps)
-        whole = round(edge)
-        edges.append(float(whole) if whole**steps * exact**k == max_distance**k * exact**steps else edge)
+        nearest = round(edge)
+        edges.append(float(nearest) if nearest**steps * exact**k == max_distance**k * exact**steps else edge)
     return exact, edges
 
 

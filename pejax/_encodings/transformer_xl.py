@@ -131,7 +131,7 @@ def transformer_xl(dims: Dims, *, base: float = 10000.0, extend: Extension | Non
         shapes = {"u": (heads, head_dim), "v": (heads, *axes, head_dim), "w_r": (heads, *axes, width, head_dim)}
         keys = jax.random.split(key, len(shapes))
         normal = lambda key, shape: 0.02 * jax.random.normal(key, shape, jnp.float32)
-        return {"heads": {name: normal(one, shapes[name]) for name, one in zip(shapes, keys, strict=True)}}
+        return {"heads": {name: normal(subkey, shapes[name]) for name, subkey in zip(shapes, keys, strict=True)}}
 
     def bias(params: Params, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
         check_axes("transformer_xl", q_positions, dims.axes)

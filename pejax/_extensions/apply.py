@@ -4,14 +4,14 @@ import dataclasses
 
 from pejax._arguments import checked
 from pejax._dims import Dims
-from pejax._encoding import Encoding
+from pejax._encoding import Encoding, own_dims
 from pejax._extensions.interpolation import is_interpolated
 from pejax._positions import embedding_tokens
 from pejax._specs import Extension, check_scalings
 
 
 @checked
-def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encoding:
+def extend_encoding(encoding: Encoding, dims: Dims | None, extend: Extension) -> Encoding:
     """Return the encoding, for example one of your own, extended beyond its trained length or grid.
 
     The terms are applied from left to right, except that terms that multiply queries (`log_n`, `llama4`) come last:
@@ -20,7 +20,8 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
 
     Args:
         encoding: any record. One without dims gets `dims`.
-        dims: the dims that the encoding was made for; their extent is the trained length or grid.
+        dims: the dims that the encoding was made for; their extent is the trained length or grid. None =
+            its own.
         extend: `pi()`, `self_extend()`, `rerope()`, `log_n()` or `llama4()` of `pejax.extensions`, or a sum of them.
 
     Raises:
@@ -33,8 +34,9 @@ def extend_encoding(encoding: Encoding, dims: Dims, extend: Extension) -> Encodi
         >>> mine = pejax.Encoding(distance_bias=lambda params, relative: -0.1 * jnp.abs(relative), shift_invariant=True)
         >>> longer = pejax.extend_encoding(mine, dims, pejax.extensions.pi())
     """
-    for own in () if encoding.spec is None else (encoding.spec, *encoding.spec.parts):
-        check_scalings((*(own.extend.terms if own.extend else ()), *extend.terms))
+    for spec in () if encoding.spec is None else (encoding.spec, *encoding.spec.parts):
+        check_scalings((*(spec.extend.terms if spec.extend else ()), *extend.terms))
+    dims = own_dims(encoding, dims)
     encoding = dataclasses.replace(encoding, dims=dims) if encoding.dims is None else encoding
     for term in sorted(extend.terms, key=lambda term: term.target == "queries"):
         if term.target not in ("encoding", "queries"):

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import shown
+from pejax._kinds import shown
 from pejax._ops.checks import check_frequencies
 
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]
@@ -119,7 +119,7 @@ def resolve_factor(
     if factor is not None:
         factor = tuple(factor) if np.ndim(factor) and not isinstance(factor, Tracer) else factor
         _check_per_axis("factor", factor, frequencies.shape)
-        if not isinstance(factor, Tracer) and not all(1 <= one < math.inf for one in _values(factor)):
+        if not isinstance(factor, Tracer) and not all(1 <= value < math.inf for value in _values(factor)):
             raise ValueError(f"factor must be at least 1, got {factor}")
         return by_axis(factor)
     if length is None:
@@ -201,9 +201,9 @@ def check_factors(name: str, factors: Sequence[float] | Array | np.ndarray, coun
     rule = f"{name} must be {count} finite numbers above 0"
     if len(factors) != count:
         raise ValueError(f"{rule}, got {len(factors)}")
-    known = np.ones(1) if isinstance(factors, Tracer) else np.asarray(factors, np.float64)
-    if not np.all((known > 0) & (known < math.inf)):
-        raise ValueError(f"{rule}, got {known[~((known > 0) & (known < math.inf))][0]}")
+    values = np.ones(1) if isinstance(factors, Tracer) else np.asarray(factors, np.float64)
+    if not np.all((values > 0) & (values < math.inf)):
+        raise ValueError(f"{rule}, got {values[~((values > 0) & (values < math.inf))][0]}")
 
 
 def by_channel(factor: Any, frequencies: Frequencies) -> Any:
@@ -217,7 +217,7 @@ def by_channel(factor: Any, frequencies: Frequencies) -> Any:
             return factor if isinstance(factor, Tracer) else float(factor)
     xp, (factor, unscaled) = together(factor, frequencies)
     turns = (unscaled != 0).astype(unscaled.dtype).reshape(-1, unscaled.shape[-1])
-    each = xp.broadcast_to(factor, unscaled.shape).reshape(turns.shape)
+    per_frequency = xp.broadcast_to(factor, unscaled.shape).reshape(turns.shape)
     count = xp.sum(turns, axis=0)
-    mean = xp.sum(turns * each, axis=0) / xp.maximum(count, 1.0)
+    mean = xp.sum(turns * per_frequency, axis=0) / xp.maximum(count, 1.0)
     return xp.where(count > 0, mean, 1.0).astype(xp.float32)

@@ -68,9 +68,9 @@ def extend_by_step(
         raise ValueError("by_step must be given an extension, below or above, got neither")
     for name, end in (("below", below), ("above", above)):
         terms = () if end is None else end.terms
-        odd = [term.name for term in terms if term.target != "frequencies"]
-        if odd:
-            raise ValueError(f"{name} must be extensions of rotary frequencies, such as linear, got {odd[0]!r}")
+        names = [term.name for term in terms if term.target != "frequencies"]
+        if names:
+            raise ValueError(f"{name} must be extensions of rotary frequencies, such as linear, got {names[0]!r}")
     between = _between(rotary.step, watershed)
     rotary = rotary._replace(base_frequencies=unextended(frequencies, rotary))
     first, second = (apply_terms(end, frequencies, rotary, trained_length) for end in (below, above))
@@ -89,9 +89,9 @@ def _between(step: Any, watershed: float | None) -> Callable[[Any, Any], Any]:
         xp, (first, second, at, limit) = together(first, second, step, watershed or 0.0)
         if watershed is not None:
             return xp.where(at < limit, first, second).astype(xp.float32)
-        both = (first != 0) & (second != 0)
-        ratio = xp.where(both, second, 1.0) / xp.where(both, first, 1.0)
-        return xp.where(both, first * ratio**at, (1.0 - at) * first + at * second).astype(xp.float32)
+        nonzero = (first != 0) & (second != 0)
+        ratio = xp.where(nonzero, second, 1.0) / xp.where(nonzero, first, 1.0)
+        return xp.where(nonzero, first * ratio**at, (1.0 - at) * first + at * second).astype(xp.float32)
 
     return between
 

@@ -52,14 +52,14 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
         >>> rope = pejax.encodings.rope(dims, extend=long)
     """
     check_some(frequencies)
-    xp, (own, extended) = together(unextended(frequencies, rotary), frequencies)
-    index = xp.round(pair_index(own, rotary._replace(base_frequencies=None)))
-    turning = xp.where(own == 0, 0.0, index + 1.0)
+    xp, (unscaled, extended) = together(unextended(frequencies, rotary), frequencies)
+    index = xp.round(pair_index(unscaled, rotary._replace(base_frequencies=None)))
+    turning = xp.where(unscaled == 0, 0.0, index + 1.0)
     count = turning.max(axis=-1, keepdims=True) if isinstance(rotary.rotary_dim, tuple) else turning.max()
     most = int(np.min(rotary.rotary_dim)) // 2 if isinstance(count, Tracer) else int(count.min())
     if not 2 <= pairs <= most:
-        given = f"{pairs} of frequencies {frequencies.shape}"
-        raise ValueError(f"pairs must be from 2 to {most}, the pairs that turn, got {given}")
+        got = f"{pairs} of frequencies {frequencies.shape}"
+        raise ValueError(f"pairs must be from 2 to {most}, the pairs that turn, got {got}")
     place = xp.clip((index - (count - pairs)) / (pairs - 1), 0.0, 1.0)
     return (extended * 0.5 * (1.0 + xp.cos(math.pi * place))).astype(xp.float32), 1.0
 
@@ -93,8 +93,8 @@ def extend_hard_clip(
     check_some(frequencies)
     check_lengths(frequencies, rotary.length, trained_length)
     trained = by_axis(known_length("hard_clip", trained_length))
-    xp, (own, extended, trained) = together(unextended(frequencies, rotary), frequencies, trained)
-    return xp.where(xp.abs(own) * trained < math.tau, 0.0, extended).astype(xp.float32), 1.0
+    xp, (unscaled, extended, trained) = together(unextended(frequencies, rotary), frequencies, trained)
+    return xp.where(xp.abs(unscaled) * trained < math.tau, 0.0, extended).astype(xp.float32), 1.0
 
 
 hard_clip = extension("hard_clip", "frequencies", extend_hard_clip)

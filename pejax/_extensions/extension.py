@@ -14,7 +14,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray
 
-from pejax._arguments import bind, read_arguments, shown
+from pejax._arguments import bind, read_arguments
+from pejax._kinds import shown
 from pejax._specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
@@ -41,9 +42,9 @@ def extension(
             factor, it does so without one.
     """
     _, _, *options = inspect.signature(function).parameters.values()
-    options = [one.replace(annotation=_without_arrays(one.annotation)) for one in options]
+    options = [parameter.replace(annotation=_without_arrays(parameter.annotation)) for parameter in options]
     signature = inspect.Signature(options, return_annotation=Extension)
-    defaults = {one.name: one.default for one in options}
+    defaults = {parameter.name: parameter.default for parameter in options}
 
     @functools.wraps(function)
     def record(*args: Options.args, **given: Options.kwargs) -> Extension:
@@ -57,16 +58,16 @@ def extension(
 
     record.__name__ = record.__qualname__ = name
     record.__doc__ = _documentation(inspect.getdoc(function) or "")
-    record.__annotations__ = {one.name: one.annotation for one in options} | {"return": Extension}
+    record.__annotations__ = {parameter.name: parameter.annotation for parameter in options} | {"return": Extension}
     record.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]  # read by `inspect.signature`
     return record
 
 
 def _without_arrays(annotation: Any) -> Any:
     """Return the annotation without the arrays that a function of frequencies accepts and no record can hold."""
-    is_array = lambda one: isinstance(one, type) and issubclass(one, jax.Array | AbstractArray)
-    kept = [one for one in typing.get_args(annotation) if not is_array(one)]
-    return functools.reduce(operator.or_, kept) if typing.get_origin(annotation) in UNIONS else annotation
+    is_array = lambda hint: isinstance(hint, type) and issubclass(hint, jax.Array | AbstractArray)
+    hints = [hint for hint in typing.get_args(annotation) if not is_array(hint)]
+    return functools.reduce(operator.or_, hints) if typing.get_origin(annotation) in UNIONS else annotation
 
 
 def _refuse_traced(name: str, options: dict[str, Any]) -> None:
@@ -84,8 +85,8 @@ def _hashable(value: Any) -> Any:
 
 def _documentation(text: str) -> str:
     """Return the documentation of a function of frequencies or encodings as that of its record."""
-    summary, rest = text.split("\n\n", 1)
-    rest = re.sub(r"(?m)^    (frequencies|rotary|encoding|dims): .*\n(        .*\n)*", "", rest)
-    rest = re.sub(r"(?m)^Returns:\n(    .*\n)+\n", "", rest)
+    summary, sections = text.split("\n\n", 1)
+    sections = re.sub(r"(?m)^    (frequencies|rotary|encoding|dims): .*\n(        .*\n)*", "", sections)
+    sections = re.sub(r"(?m)^Returns:\n(    .*\n)+\n", "", sections)
     use = "Returns the record for `extend=` of a factory, which supplies the current length L' and, if it is None, L."
-    return f"{summary}\n\n{use}\n\n{rest}"
+    return f"{summary}\n\n{use}\n\n{sections}"

@@ -75,7 +75,7 @@ def apply_terms(
     attention_factor = 1.0
     for term in () if extension is None else extension.terms:
         takes_length = "trained_length" in inspect.signature(term.function).parameters
-        known = {"trained_length": trained_length} if takes_length else {}
-        frequencies, factor = term.function(frequencies, rotary, **{**known, **dict(term.options)})
+        options = {"trained_length": trained_length} if takes_length else {}
+        frequencies, factor = term.function(frequencies, rotary, **{**options, **dict(term.options)})
         attention_factor = attention_factor * factor
     return frequencies, attention_factor

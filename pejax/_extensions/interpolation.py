@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
-from pejax._arguments import checked, shown
+from pejax._arguments import checked
 from pejax._dims import Dims
 from pejax._encoding import Encoding, Extent, Params, axes_of_extent, from_distance, split_params
 from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import extension
+from pejax._kinds import shown
 from pejax._ops.checks import check_position_type
 from pejax._ops.offset_table import look_up_within, table_of_offsets
 from pejax._positions import check_within
@@ -137,8 +138,8 @@ def _on_pairs(hook: Callable) -> Callable:
     """Return a hook of queries and keys, whose last operands are their positions, at scaled positions."""
 
     def scaled(params: Params, *operands: Array) -> Array:
-        *others, q_positions, k_positions = operands
-        return hook(_own(params), *others, _scaled(params, q_positions), _scaled(params, k_positions))
+        *leading, q_positions, k_positions = operands
+        return hook(_own(params), *leading, _scaled(params, q_positions), _scaled(params, k_positions))
 
     return scaled
 
@@ -161,8 +162,8 @@ def log_of_tokens(params: Params) -> Array:
 
 def _unplaced_bias(encoding: Encoding) -> Callable[[Params], Array]:
     """Return the hook that adds `ln(N'/N)` to the encoding's own bias of keys without a position."""
-    own = encoding.unplaced_bias
-    return log_of_tokens if own is None else lambda params: own(_own(params)) + log_of_tokens(params)
+    hook = encoding.unplaced_bias
+    return log_of_tokens if hook is None else lambda params: hook(_own(params)) + log_of_tokens(params)
 
 
 def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tuple[Extent, Array | None]:
@@ -174,13 +175,13 @@ def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tu
         factors = jnp.asarray(trained, jnp.float32) / sizes.astype(jnp.float32)
         within = jnp.minimum(sizes, np.asarray(trained, np.int32))
         return (trained, factors) if stretch else (within, jnp.minimum(1.0, factors))
-    most, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained, extent))
+    most, sizes = (size if isinstance(size, tuple) else (size,) for size in (trained, extent))
     if isinstance(extent, tuple | int | np.integer):
         sizes = tuple(int(size) for size in sizes)
         within: Any = most if stretch else tuple(map(min, sizes, most))
         if sizes == within:
             return extent, None
-        factors = jnp.asarray([one / size for size, one in zip(sizes, within, strict=True)], jnp.float32)
+        factors = jnp.asarray([limit / size for size, limit in zip(sizes, within, strict=True)], jnp.float32)
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
@@ -255,7 +256,7 @@ def interpolate_positions(
         >>> interpolate_positions(jnp.arange(8), trained_length=4, length=8).tolist()
         [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
     """
-    trained, sizes = (one if isinstance(one, tuple) else (one,) for one in (trained_length, length))
+    trained, sizes = (size if isinstance(size, tuple) else (size,) for size in (trained_length, length))
     if len(trained) != len(sizes) or isinstance(trained_length, tuple) != isinstance(length, tuple):
         raise ValueError(f"trained_length and length must have the same axes, got {trained_length} and {length}")
     if isinstance(length, tuple) and positions.shape[-1:] != (len(sizes),):

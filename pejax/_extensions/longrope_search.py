@@ -88,17 +88,17 @@ def search_longrope(
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3.2 and algorithm 1.
     """
     least = {"generations": 0, "population": 3, "parents": 1, "mutations": 1, "crossovers": 0, "chunk": 1}
-    given = dict(zip(least, (generations, population, parents, mutations, crossovers, chunk), strict=True))
-    for name, count in given.items():
+    counts = dict(zip(least, (generations, population, parents, mutations, crossovers, chunk), strict=True))
+    for name, count in counts.items():
         if count < least[name]:
             raise ValueError(f"{name} must be at least {least[name]}, got {count}")
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be from 0 to 1, got {rate}")
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     compiled = jax.jit(jax.vmap(loss))
-    known = _published(rotary_dim, factor, base, trained_length)
-    start = known[np.arange(population - len(known)) % len(known)]
-    members = np.concatenate([known, _mutants(rng, start, rate, REACH * factor)])
+    published = _published(rotary_dim, factor, base, trained_length)
+    start = published[np.arange(population - len(published)) % len(published)]
+    members = np.concatenate([published, _mutants(rng, start, rate, REACH * factor)])
     members, losses = _ranked(members, _measured(compiled, members, chunk))
     for generation in range(generations + 1):
         if generation > 0:
@@ -108,10 +108,10 @@ def search_longrope(
             everyone = np.concatenate([members, children])
             measured = np.concatenate([losses, _measured(compiled, children, chunk)])
             members, losses = (ranked[:population] for ranked in _ranked(everyone, measured))
-        found = Found(jnp.asarray(members[0]), jnp.asarray(losses[0]))
+        result = Found(jnp.asarray(members[0]), jnp.asarray(losses[0]))
         if progress is not None:
-            progress(generation, found)
-    return found
+            progress(generation, result)
+    return result
 
 
 def _published(rotary_dim: int, factor: float, base: float, trained_length: int) -> Float[np.ndarray, "3 n"]:

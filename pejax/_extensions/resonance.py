@@ -35,11 +35,11 @@ def extend_resonance(frequencies: Frequencies, rotary: Rotary) -> Extended:
     del rotary
     xp, (frequencies,) = together(frequencies)
     periods = math.tau / xp.where(frequencies == 0, 1.0, frequencies)
-    whole = xp.round(periods)
-    if not isinstance(whole, Tracer) and not whole.all():
-        shortest = abs(periods[whole == 0]).min()
+    rounded = xp.round(periods)
+    if not isinstance(rounded, Tracer) and not rounded.all():
+        shortest = abs(periods[rounded == 0]).min()
         raise ValueError(f"resonance needs periods above half a token, got {shortest:.3g}")
-    return xp.where(frequencies == 0, 0.0, math.tau / whole).astype(xp.float32), 1.0
+    return xp.where(frequencies == 0, 0.0, math.tau / rounded).astype(xp.float32), 1.0
 
 
 resonance = extension("resonance", "frequencies", extend_resonance)

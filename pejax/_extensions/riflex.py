@@ -72,25 +72,25 @@ def extend_riflex(
     if repeats_at is not None and repeats_at < 1:
         raise ValueError(f"repeats_at must be at least 1, got {repeats_at}")
     check_lengths(frequencies, rotary.length, trained_length)
-    own = unextended(frequencies, rotary)[axis]
-    periods = _periods(own, axis)
+    unscaled = unextended(frequencies, rotary)[axis]
+    periods = _periods(unscaled, axis)
     if repeats_at is None:
         repeats_at = _shortest_above(periods, of_axis(known_length("riflex without repeats_at", trained_length), axis))
     if rotary.length is None:
         return frequencies, 1.0
-    xp, (own, periods, repeats, length) = together(own, periods, repeats_at, of_axis(rotary.length, axis))
-    intrinsic = own == own[xp.argmin(xp.abs(periods - repeats))]
+    xp, (unscaled, periods, repeats, length) = together(unscaled, periods, repeats_at, of_axis(rotary.length, axis))
+    intrinsic = unscaled == unscaled[xp.argmin(xp.abs(periods - repeats))]
     xp, (frequencies, slow) = together(frequencies, TURNS * math.tau / length)
     chosen = (xp.arange(len(frequencies)) == axis)[:, None] & intrinsic & (length > repeats)
     return xp.where(chosen, slow, frequencies).astype(xp.float32), 1.0
 
 
-def _periods(own: Any, axis: int) -> Any:
+def _periods(frequencies: Any, axis: int) -> Any:
     """Return the period of each pair of an axis in whole frames; infinite where it does not turn."""
-    xp, (own,) = together(own)
-    if not isinstance(own, Tracer) and not own.any():
+    xp, (frequencies,) = together(frequencies)
+    if not isinstance(frequencies, Tracer) and not frequencies.any():
         raise ValueError(f"axis must be one on which pairs turn, got {axis}")
-    return xp.where(own == 0, xp.inf, xp.round(math.tau / xp.where(own == 0, 1.0, xp.abs(own))))
+    return xp.where(frequencies == 0, xp.inf, xp.round(math.tau / xp.where(frequencies == 0, 1.0, xp.abs(frequencies))))
 
 
 def _shortest_above(periods: Any, trained: int) -> Any:

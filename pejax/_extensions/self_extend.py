@@ -39,17 +39,17 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
         Jin et al. 2024, "LLM Maybe LongLM" (arXiv 2401.01325), section 3.
     """
     rotate, rotate_keys, trained = _rotations("self_extend", encoding, dims)
-    near = max(1, trained // 4) if window is None else window
-    if near < 1 or (group is not None and group < 1):
+    reach = max(1, trained // 4) if window is None else window
+    if reach < 1 or (group is not None and group < 1):
         raise ValueError(f"self_extend's group and window must be at least 1 token, got {group} and {window}")
-    if group is None and near >= trained:
-        raise ValueError(f"self_extend's window must be below the trained length {trained}, got {near}")
+    if group is None and reach >= trained:
+        raise ValueError(f"self_extend's window must be below the trained length {trained}, got {reach}")
 
     def adapt(params: Params, extent: Extent) -> Params:
         params = adapt_to(encoding, params, extent)
         length = jnp.asarray(extent, jnp.int32)
-        least = jnp.maximum(1, -((near - length) // (trained - near)))
-        beyond = lambda size: size * (trained - near + near // size) < length
+        least = jnp.maximum(1, -((reach - length) // (trained - reach)))
+        beyond = lambda size: size * (trained - reach + reach // size) < length
         return {**params, "group": jax.lax.while_loop(beyond, lambda size: size + 1, least)}
 
     def size(params: Params, positions: Array) -> Array:
@@ -57,12 +57,12 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
 
     def far(params: Params, x: Array, positions: Array) -> Array:
         grouped = size(params, positions)
-        return rotate(params, x, positions // grouped + near - near // grouped)
+        return rotate(params, x, positions // grouped + reach - reach // grouped)
 
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
         return rotate_keys(params, x, positions // size(params, positions))
 
-    bands = (Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys))
+    bands = (Band(0, reach, rotate, rotate_keys), Band(reach, None, far, far_keys))
     return dataclasses.replace(
         encoding, adapt=adapt if group is None else encoding.adapt, bands=bands, shift_invariant=False
     )
@@ -88,17 +88,17 @@ def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None)
         Su 2023, "Rectified rotary position embeddings" (github.com/bojone/rerope).
     """
     rotate, rotate_keys, trained = _rotations("rerope", encoding, dims)
-    near = max(1, trained // 2) if window is None else window
-    if near < 1:
+    reach = max(1, trained // 2) if window is None else window
+    if reach < 1:
         raise ValueError(f"rerope's window must be at least 1 token, got {window}")
 
     def far(params: Params, x: Array, positions: Array) -> Array:
-        return rotate(params, x, jnp.full_like(positions, near))
+        return rotate(params, x, jnp.full_like(positions, reach))
 
     def far_keys(params: Params, x: Array, positions: Array) -> Array:
         return rotate_keys(params, x, jnp.zeros_like(positions))
 
-    return dataclasses.replace(encoding, bands=(Band(0, near, rotate, rotate_keys), Band(near, None, far, far_keys)))
+    return dataclasses.replace(encoding, bands=(Band(0, reach, rotate, rotate_keys), Band(reach, None, far, far_keys)))
 
 
 rerope = extension("rerope", "encoding", clip_distances)
@@ -112,6 +112,6 @@ def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Rotation, Rot
     if encoding.bands:
         raise ValueError(f"{name} needs an encoding without bands, got one that has {len(encoding.bands)}")
     if not dims.causal or not isinstance(dims.extent, int):
-        wanted = "a causal model of sequences with a trained length"
-        raise ValueError(f"{name} needs {wanted}, got causal={dims.causal}, extent={dims.extent}")
+        rule = "a causal model of sequences with a trained length"
+        raise ValueError(f"{name} needs {rule}, got causal={dims.causal}, extent={dims.extent}")
     return rotate, rotate_keys, dims.extent

@@ -38,9 +38,9 @@ def scale_alibi_slopes(
         >>> scale_alibi_slopes(jnp.asarray([0.5, 0.25]), trained_length=512, length=1024).tolist()
         [0.25, 0.125]
     """
-    for name, one in (("trained_length", trained_length), ("length", length)):
-        if not isinstance(one, Tracer) and np.min(one, initial=1) < 1:
-            raise ValueError(f"{name} must be at least 1, got {one}")
+    for name, value in (("trained_length", trained_length), ("length", length)):
+        if not isinstance(value, Tracer) and np.min(value, initial=1) < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     ratio = jnp.asarray(_size(trained_length), jnp.float32) / jnp.asarray(_size(length), jnp.float32)
     return slopes * jnp.minimum(1.0, ratio)
 

@@ -80,12 +80,12 @@ def axial_frequencies(
         return on_axes(geometric_frequencies(len(axis), bases[0]), axis, axes)
     if spectrum == "dealt":
         all_pairs, dealt = geometric_frequencies(len(axis), bases[0]), pair_axes(counts, [range(axes)])
-        own = [all_pairs[dealt == one] for one in range(axes)]
+        spectra = [all_pairs[dealt == number] for number in range(axes)]
     else:
-        own = list(map(geometric_frequencies, counts, own_bases(counts, bases, spectrum)))
+        spectra = list(map(geometric_frequencies, counts, own_bases(counts, bases, spectrum)))
     frequencies = np.zeros(len(axis), np.float32)
-    for one in range(axes):
-        frequencies[axis == one] = own[one]
+    for number in range(axes):
+        frequencies[axis == number] = spectra[number]
     return on_axes(frequencies, axis, axes)
 
 

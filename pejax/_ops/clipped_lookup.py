@@ -66,9 +66,9 @@ def _pick_fast(
         def strip(i: Array, total: Array) -> Array:
             top, left, distance = corner_of(i)
             first = jnp.clip(distance + m + width - jnp.arange(height, dtype=jnp.int32), 0, rows + width)
-            near = lax.dynamic_slice_in_dim(padded, top, height)
-            near = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, width))(near, first)
-            return lax.dynamic_update_slice(total, near, (top, left))
+            block = lax.dynamic_slice_in_dim(padded, top, height)
+            block = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, width))(block, first)
+            return lax.dynamic_update_slice(total, block, (top, left))
 
         far = jnp.where(relative_positions(q_positions, k_positions) < 0, scores[:, :1], scores[:, -1:])
         return lax.fori_loop(0, count, strip, far)
@@ -104,9 +104,9 @@ def _collect_fast(
         def strip(i: Array, total: Array) -> Array:
             top, left, distance = corner_of(i)
             first = jnp.clip(jnp.arange(height, dtype=jnp.int32) - distance - m + rows, 0, width + rows)
-            near = jnp.pad(lax.dynamic_slice(weights, (top, left), (height, width)), ((0, 0), (rows, rows)))
-            near = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, rows))(near, first)
-            return lax.dynamic_update_slice_in_dim(total, near, top, 0)
+            block = jnp.pad(lax.dynamic_slice(weights, (top, left), (height, width)), ((0, 0), (rows, rows)))
+            block = jax.vmap(lambda row, first: lax.dynamic_slice_in_dim(row, first, rows))(block, first)
+            return lax.dynamic_update_slice_in_dim(total, block, top, 0)
 
         zeros = zeros_varying((len(weights), rows), jnp.float32, weights, q_positions, k_positions)
         inner = lax.fori_loop(0, count, strip, zeros)

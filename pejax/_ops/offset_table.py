@@ -95,7 +95,7 @@ def table_of_offsets(
         sides: patches along each axis.
     """
     offsets = jnp.asarray(table_offsets(sides))
-    by_head = jax.vmap(lambda own: distance({**shared, **own}, offsets), axis_size=count)(heads)
+    by_head = jax.vmap(lambda head_params: distance({**shared, **head_params}, offsets), axis_size=count)(heads)
     return by_head.reshape(count, *table_cells(sides))
 
 
@@ -118,8 +118,8 @@ def sample_offsets(
     table: Float[Array, "*cells"], relative: Num[Array, "R A"], cells: Float[Array, " A"], method: str
 ) -> Float[Array, " R"]:
     """Return `look_up` in a table resampled to a traced number of cells, which is never made."""
-    whole = jnp.issubdtype(relative.dtype, jnp.integer)
+    is_whole = jnp.issubdtype(relative.dtype, jnp.integer)
     reach = (cells - 1.0) / 2.0
     place = jnp.clip(limited(relative).astype(jnp.float32), -reach, reach) + reach
-    place = place.astype(jnp.int32) if whole else place
+    place = place.astype(jnp.int32) if is_whole else place
     return sample_grid(table[..., None].astype(jnp.float32), place, cells, method=method)[..., 0]

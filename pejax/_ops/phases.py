@@ -178,9 +178,9 @@ def _digits(positions: Num[Array, "*BT"]) -> list[tuple[Int32[Array, "*BT"], Int
     kind, bits = positions.dtype.kind, 8 * positions.dtype.itemsize
     if jnp.issubdtype(positions.dtype, jnp.floating):
         nearest = positions.astype(jnp.float32)
-        rest = _digits((positions - nearest.astype(positions.dtype)).astype(jnp.float32)) if bits == 64 else []
+        remainder = _digits((positions - nearest.astype(positions.dtype)).astype(jnp.float32)) if bits == 64 else []
         sign, mantissa, exponent = _float_parts(nearest)
-        return [(sign * (mantissa << (exponent & 7)), exponent >> 3), *rest]
+        return [(sign * (mantissa << (exponent & 7)), exponent >> 3), *remainder]
     if bits < 32 or (bits == 32 and kind == "i"):
         return [(positions.astype(jnp.int32), 0)]
     mask = jnp.asarray(0xFFFFFF, positions.dtype)

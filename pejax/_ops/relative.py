@@ -31,14 +31,14 @@ def check_axes(name: str, positions: Num[Array, "R *A"], axes: int) -> None:
     check_position_type(positions)
     if positions.shape[1:] != axis_shape(axes):
         shape = lambda trailing: f"({', '.join(['T', *map(str, trailing)])})"
-        wanted, got = shape(axis_shape(axes)), shape(positions.shape[1:])
-        raise ValueError(f"{name} on {axes} axes needs positions {wanted}, got {got}")
+        expected, got = shape(axis_shape(axes)), shape(positions.shape[1:])
+        raise ValueError(f"{name} on {axes} axes needs positions {expected}, got {got}")
 
 
-def check_table(name: str, found: tuple[int, ...], axes: int) -> None:
-    """Raise ValueError unless the axis dimension of a table, `found`, is that of the positions."""
-    if found != axis_shape(axes):
-        raise ValueError(f"{name} must have axis dimension {axis_shape(axes)} as the positions have, got {found}")
+def check_table(name: str, got: tuple[int, ...], axes: int) -> None:
+    """Raise ValueError unless the axis dimension of a table, `got`, is that of the positions."""
+    if got != axis_shape(axes):
+        raise ValueError(f"{name} must have axis dimension {axis_shape(axes)} as the positions have, got {got}")
 
 
 def token_distance(relative: Num[Array, "..."], axes: int) -> Float[Array, "..."]:

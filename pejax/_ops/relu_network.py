@@ -204,8 +204,8 @@ def _diagonal_logs(queries: Side, keys: Side, c: Float[Array, ""]) -> _DiagonalL
     sides = queries.positions, keys.positions
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in sides):
         return None
-    near = jnp.abs(float_differences(sides[0][:1], sides[1][:1])[0, 0]) < LONGEST
-    consecutive = near & are_consecutive(sides[0]) & are_consecutive(sides[1])
+    is_near = jnp.abs(float_differences(sides[0][:1], sides[1][:1])[0, 0]) < LONGEST
+    consecutive = is_near & are_consecutive(sides[0]) & are_consecutive(sides[1])
     of_c = functools.partial(_logs_by_distance, _to_blocks(queries), _to_blocks(keys))
     logs, slopes = jax.jvp(of_c, (c,), (jnp.ones_like(c),))
     return _DiagonalLogs(logs, slopes, consecutive)
@@ -248,13 +248,13 @@ def _logs_backward(
     return lax.cond(diagonal.consecutive, from_diagonals, by_pair)
 
 
-def _pullback(function: Callable[..., Array], query: Side, key: Side, *others: Any) -> tuple[Array, Any]:
+def _pullback(function: Callable[..., Array], query: Side, key: Side, *operands: Any) -> tuple[Array, Any]:
     """Return `function(query, key, *others)` and its VJP to the floating point fields of both sides and the others."""
 
-    def of_floats(query_floats: list[Array], key_floats: list[Array], *others: Any) -> Array:
-        return function(_with_floats(query, query_floats), _with_floats(key, key_floats), *others)
+    def of_floats(query_floats: list[Array], key_floats: list[Array], *operands: Any) -> Array:
+        return function(_with_floats(query, query_floats), _with_floats(key, key_floats), *operands)
 
-    return jax.vjp(of_floats, _floats(query), _floats(key), *others)
+    return jax.vjp(of_floats, _floats(query), _floats(key), *operands)
 
 
 def _floats(side: Side) -> list[Array]:

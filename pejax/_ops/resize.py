@@ -137,13 +137,13 @@ def lookup_embedding(table: Float[Array, "*grid C"], positions: Num[Array | np.n
         raise ValueError(
             f"table must be (L, C) or (rows, columns, ..., C), with a row at least, got shape {table.shape}"
         )
-    known = None if isinstance(positions, Tracer) else np.asarray(positions)
+    values = None if isinstance(positions, Tracer) else np.asarray(positions)
     positions = jnp.asarray(positions)
     if len(size) > 1 and positions.shape[-1:] != (len(size),):
         raise ValueError(f"positions must end in the {len(size)} axes of the table, got shape {positions.shape}")
     check_position_type(positions)
-    if known is not None:
-        _require_inside(known if len(size) > 1 else known[..., None], size)
+    if values is not None:
+        _require_inside(values if len(size) > 1 else values[..., None], size)
     return _rows(table, positions if len(size) > 1 else positions[..., None])
 
 
@@ -168,12 +168,12 @@ def sample_grid(
         antialias: as in `resize_embedding`.
     """
     wide = _wide(grid.dtype)
-    whole = jnp.issubdtype(positions.dtype, jnp.integer)
+    is_whole = jnp.issubdtype(positions.dtype, jnp.integer)
     points, size = positions.reshape(-1, positions.shape[-1]).astype(wide), size.astype(wide)
     inside = jnp.all((points > -1) & (points < size), axis=-1, keepdims=True)
     points, letters = jnp.where(inside, points, 0), "abdefghijklmnopqrsuvwxyz"[: points.shape[-1]]
     weights = [
-        _row_weights(points[:, axis], old, size[axis], whole, method, antialias)
+        _row_weights(points[:, axis], old, size[axis], is_whole, method, antialias)
         for axis, old in enumerate(grid.shape[:-1])
     ]
     products = f"{','.join(f't{letter}' for letter in letters)},{letters}c->tc"
@@ -182,11 +182,11 @@ def sample_grid(
 
 
 def _row_weights(
-    points: Float[Array, " T"], old: int, new: Float[Array, ""], whole: bool, method: str, antialias: bool
+    points: Float[Array, " T"], old: int, new: Float[Array, ""], is_whole: bool, method: str, antialias: bool
 ) -> Float[Array, "T {old}"]:
     """Return the weight of each row of the table at positions of the resampled one, along one axis."""
     weights = functools.partial(_traced_weights, old=old, new=new, method=method, antialias=antialias)
-    if whole:
+    if is_whole:
         return weights(points)
     first = jnp.floor(points)
     between = _four_weights(points - first)
@@ -212,8 +212,8 @@ def _require_inside(positions: Num[np.ndarray, "... A"], size: tuple[int, ...]) 
     """Raise ValueError for a position outside a table of this size."""
     outside = ~((positions > -1) & (positions < np.asarray(size))).all(axis=-1)
     if outside.any():
-        shown = size[0] if len(size) == 1 else size
-        raise ValueError(f"positions must lie inside a table of size {shown}, got {positions[outside][0].tolist()}")
+        label = size[0] if len(size) == 1 else size
+        raise ValueError(f"positions must lie inside a table of size {label}, got {positions[outside][0].tolist()}")
 
 
 def _interpolate(table: Float[Array, "*grid C"], point: Float[Array, " A"]) -> Float[Array, " C"]:

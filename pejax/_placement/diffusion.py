@@ -14,7 +14,7 @@ from pejax._placement.parts import Part
 from pejax._placement.rule import Rule
 
 
-class Whole(NamedTuple):
+class Context(NamedTuple):
     """What a part may depend on in the whole sequence: the number of text tokens, and the pictures in order."""
 
     texts: int
@@ -22,33 +22,33 @@ class Whole(NamedTuple):
 
 
 def _side_by_side(
-    text: Callable[[Int[np.ndarray, " n"], Whole], Num[np.ndarray, "n A"] | None],
-    picture: Callable[[int, Part, Whole], Num[np.ndarray, "n A"]],
+    text: Callable[[Int[np.ndarray, " n"], Context], Num[np.ndarray, "n A"] | None],
+    picture: Callable[[int, Part, Context], Num[np.ndarray, "n A"]],
 ) -> Callable[[Sequence[Part]], list[Num[np.ndarray, "n A"] | None]]:
     """Return a `place` for which it does not matter whether texts come before, between or after pictures.
 
     Args:
-        text: `(numbers of these tokens among all text tokens, whole) -> positions` of one text.
-        picture: `(number of this picture, part, whole) -> positions`.
+        text: `(numbers of these tokens among all text tokens, context) -> positions` of one text.
+        picture: `(number of this picture, part, context) -> positions`.
     """
 
     def place(parts: Sequence[Part]) -> list[Num[np.ndarray, "n A"] | None]:
         pictures = tuple(part for part in parts if part.is_picture)
-        whole = Whole(sum(part.tokens for part in parts if not part.is_picture), pictures)
-        found, reached, number = [], 0, 0
+        context = Context(sum(part.tokens for part in parts if not part.is_picture), pictures)
+        arrays, reached, number = [], 0, 0
         for part in parts:
             if part.is_picture:
-                found.append(picture(number, part, whole))
+                arrays.append(picture(number, part, context))
                 number += 1
             else:
-                found.append(text(counted(part.tokens, reached), whole))
+                arrays.append(text(counted(part.tokens, reached), context))
                 reached += part.tokens
-        return found
+        return arrays
 
     return place
 
 
-def _no_text(numbers: Int[np.ndarray, " n"], whole: Whole) -> None:
+def _no_text(numbers: Int[np.ndarray, " n"], context: Context) -> None:
     """Return no positions: the texts are not rotated."""
 
 
@@ -66,11 +66,11 @@ def flux() -> Rule:
         >>> flux().pictures
         2
     """
-    picture = lambda number, part, whole: grid([number], *_rows_columns(part))
+    picture = lambda number, part, context: grid([number], *_rows_columns(part))
     return Rule(
         "flux",
         AXES,
-        _side_by_side(lambda numbers, whole: equal(0 * numbers, 3), picture),
+        _side_by_side(lambda numbers, context: equal(0 * numbers, 3), picture),
         kinds=("text", "image"),
         pictures=2,
     )
@@ -87,8 +87,8 @@ def flux2(*, reference_step: int = 10) -> Rule:
         >>> flux2().axes
         ('time', 'row', 'column', 'token')
     """
-    text = lambda numbers, whole: grid([0], [0], [0], numbers)
-    picture = lambda number, part, whole: grid([number * reference_step], *_rows_columns(part), [0])
+    text = lambda numbers, context: grid([0], [0], [0], numbers)
+    picture = lambda number, part, context: grid([number * reference_step], *_rows_columns(part), [0])
     return Rule("flux2", (*AXES, "token"), _side_by_side(text, picture), kinds=("text", "image"))
 
 
@@ -105,11 +105,11 @@ def longcat_image(*, start: int | None = 512) -> Rule:
         >>> longcat_image(start=None).pictures
         2
     """
-    text = lambda numbers, whole: np.stack([0 * numbers, numbers, numbers], axis=-1)
+    text = lambda numbers, context: np.stack([0 * numbers, numbers, numbers], axis=-1)
 
-    def picture(number: int, part: Part, whole: Whole) -> Int[np.ndarray, "n 3"]:
+    def picture(number: int, part: Part, context: Context) -> Int[np.ndarray, "n 3"]:
         rows, columns = _rows_columns(part)
-        corner = whole.texts if start is None else start
+        corner = context.texts if start is None else start
         return grid([1 + number], corner + rows, corner + columns)
 
     return Rule("longcat_image", AXES, _side_by_side(text, picture), kinds=("text", "image"), pictures=2)
@@ -122,8 +122,8 @@ def ovis_image() -> Rule:
         >>> ovis_image().kinds
         ('text', 'image')
     """
-    text = lambda numbers, whole: np.stack([0 * numbers, numbers, numbers], axis=-1)
-    picture = lambda number, part, whole: grid([0], *_rows_columns(part))
+    text = lambda numbers, context: np.stack([0 * numbers, numbers, numbers], axis=-1)
+    picture = lambda number, part, context: grid([0], *_rows_columns(part))
     return Rule("ovis_image", AXES, _side_by_side(text, picture), kinds=("text", "image"), pictures=1)
 
 
@@ -134,8 +134,8 @@ def lumina2() -> Rule:
         >>> lumina2().pictures
         1
     """
-    text = lambda numbers, whole: grid(numbers, [0], [0])
-    picture = lambda number, part, whole: grid([whole.texts], *_rows_columns(part))
+    text = lambda numbers, context: grid(numbers, [0], [0])
+    picture = lambda number, part, context: grid([context.texts], *_rows_columns(part))
     return Rule("lumina2", AXES, _side_by_side(text, picture), kinds=("text", "image"), pictures=1)
 
 
@@ -151,12 +151,12 @@ def z_image() -> Rule:
     """
     multiple = 32
 
-    def text(numbers: Int[np.ndarray, " n"], whole: Whole) -> Int[np.ndarray, "n 3"]:
+    def text(numbers: Int[np.ndarray, " n"], context: Context) -> Int[np.ndarray, "n 3"]:
         if len(numbers) % multiple:
             raise ValueError(f"rule z_image: texts must be filled up to a multiple of {multiple}, got {len(numbers)}")
         return grid(1 + numbers, [0], [0])
 
-    picture = lambda number, part, whole: grid(counted(part.grid[0], whole.texts + 1), *_rows_columns(part))
+    picture = lambda number, part, context: grid(counted(part.grid[0], context.texts + 1), *_rows_columns(part))
     return Rule("z_image", AXES, _side_by_side(text, picture), pictures=1)
 
 
@@ -169,7 +169,7 @@ def wan() -> Rule:
         >>> wan().pictures
         1
     """
-    picture = lambda number, part, whole: grid(counted(part.grid[0]), *_rows_columns(part))
+    picture = lambda number, part, context: grid(counted(part.grid[0]), *_rows_columns(part))
     return Rule("wan", AXES, _side_by_side(_no_text, picture), pictures=1)
 
 
@@ -194,7 +194,7 @@ def kandinsky6(*, scale: tuple[float, float, float] = (1.0, 2.0, 2.0)) -> Rule:
         raise ValueError(f"scale must be above 0 on every axis, got {scale}")
     steps = [1 / Fraction(repr(divisor)) for divisor in scale]
 
-    def picture(number: int, part: Part, whole: Whole) -> Num[np.ndarray, "n 3"]:
+    def picture(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
         indices = counted(part.grid[0]), *_rows_columns(part)
         return grid(*(scaled(*of_axis) for of_axis in zip(indices, steps, strict=True)))
 
@@ -221,7 +221,7 @@ def cosmos(*, fps: float = 24.0) -> Rule:
         raise ValueError(f"fps must be above 0, got {fps}")
     rate = Fraction(repr(fps))
 
-    def picture(number: int, part: Part, whole: Whole) -> Num[np.ndarray, "n 3"]:
+    def picture(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
         frames = counted(part.grid[0])
         times = frames if part.seconds is None else scaled(frames, rate * part.seconds)
         return grid(times, *_rows_columns(part))
@@ -257,7 +257,7 @@ def ltx(*, stride: tuple[int, int, int] = (8, 32, 32)) -> Rule:
     """
     _check_positive("stride", *stride)
 
-    def picture(number: int, part: Part, whole: Whole) -> Num[np.ndarray, "n 3"]:
+    def picture(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
         units = (stride[0] * (part.seconds or Fraction(0)), *stride[1:])
         steps = [Fraction(2 * unit, base) for unit, base in zip(units, LTX_BASE, strict=True)]
         along = (scaled(counted(n), step, Fraction(-1)) for n, step in zip(part.grid, steps, strict=True))
@@ -284,12 +284,12 @@ def ltx2(*, stride: tuple[int, int, int] = (8, 32, 32)) -> Rule:
     """
     _check_positive("stride", *stride)
 
-    def picture(number: int, part: Part, whole: Whole) -> Num[np.ndarray, "n 3"]:
+    def picture(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
         frames, *sides = part.grid
         ends = np.maximum(stride[0] * counted(frames + 1) + 1 - stride[0], 0)  # in frames of the video
         times = scaled(ends[:-1] + ends[1:], (part.seconds or Fraction(0)) / LTX_BASE[0], Fraction(-1))
         tokens = [Fraction(side, base) for side, base in zip(stride[1:], LTX_BASE[1:], strict=True)]
-        along = (scaled(counted(n), 2 * one, one - 1) for n, one in zip(sides, tokens, strict=True))
+        along = (scaled(counted(n), 2 * size, size - 1) for n, size in zip(sides, tokens, strict=True))
         return np.pi / 2 * grid(times, *along)
 
     return Rule("ltx2", AXES, _side_by_side(_no_text, picture), kinds=("text", "video"), pictures=1, fps="needed")
@@ -310,7 +310,7 @@ def cogview4(*, reference: tuple[int, int] = (256, 256)) -> Rule:
         ('row', 'column')
     """
     _check_positive("reference", *reference)
-    picture = lambda number, part, whole: grid(*map(fitted, part.grid[1:], reference))
+    picture = lambda number, part, context: grid(*map(fitted, part.grid[1:], reference))
     return Rule("cogview4", AXES[1:], _side_by_side(_no_text, picture), kinds=("text", "image"), pictures=1)
 
 
@@ -326,8 +326,8 @@ def qwen_image() -> Rule:
     Examples:
         >>> qwen_image().pictures  # any number
     """
-    text = lambda numbers, whole: equal(_half(whole.pictures) + numbers, 3)
-    picture = lambda number, part, whole: _centered(part, number)
+    text = lambda numbers, context: equal(_half(context.pictures) + numbers, 3)
+    picture = lambda number, part, context: _centered(part, number)
     return Rule("qwen_image", AXES, _side_by_side(text, picture))
 
 
@@ -340,9 +340,9 @@ def qwen_image_layered() -> Rule:
         >>> qwen_image_layered().kinds
         ('text', 'image')
     """
-    layers = lambda whole: len(whole.pictures) - 1
-    text = lambda numbers, whole: equal(max(_half(whole.pictures), layers(whole)) + numbers, 3)
-    picture = lambda number, part, whole: _centered(part, -1 if number == layers(whole) else number)
+    layers = lambda context: len(context.pictures) - 1
+    text = lambda numbers, context: equal(max(_half(context.pictures), layers(context)) + numbers, 3)
+    picture = lambda number, part, context: _centered(part, -1 if number == layers(context) else number)
     return Rule("qwen_image_layered", AXES, _side_by_side(text, picture), kinds=("text", "image"))
 
 
@@ -376,7 +376,7 @@ def patches() -> Rule:
         >>> patches().axes
         ('row', 'column')
     """
-    place = _side_by_side(_no_text, lambda number, part, whole: grid(*_rows_columns(part)))
+    place = _side_by_side(_no_text, lambda number, part, context: grid(*_rows_columns(part)))
     return Rule("patches", AXES[1:], place, kinds=("image",), pictures=1)
 
 
@@ -392,5 +392,5 @@ def dinov3() -> Rule:
         >>> dinov3().axes
         ('row', 'column')
     """
-    place = _side_by_side(_no_text, lambda number, part, whole: 2 * np.pi * grid(*map(middles, part.grid[1:])))
+    place = _side_by_side(_no_text, lambda number, part, context: 2 * np.pi * grid(*map(middles, part.grid[1:])))
     return Rule("dinov3", AXES[1:], place, kinds=("image",), pictures=1)

@@ -15,8 +15,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from pejax._arguments import shown
 from pejax._host import DigitsLost, check_digits, kept
+from pejax._kinds import shown
 
 HostArray: TypeAlias = np.ndarray | np.generic | Array | Sequence[Any]
 """An array of known values, or lists of them."""
@@ -64,25 +64,27 @@ def offset_positions(
         >>> offset_positions(np.asarray(["2026-01-31", "2026-02-01"], "datetime64"), unit="h")[0].tolist()
         [0.0, 24.0]
     """
-    known = _known("offset_positions", "values", values)
-    if known.dtype.kind in "fO" and isinstance(values, list | tuple):
-        known = _of_list(known, np.asarray(values, object))
-    if not known.size:
-        raise ValueError(f"offset_positions: values must have at least one, got shape {known.shape}")
-    times = known.dtype.kind in "mM"
-    known = _exact_times("values", known) if times else _exact_numbers("values", known)
-    start = known.min() if origin is None else _origin(origin, known)
+    numbers = _known("offset_positions", "values", values)
+    if numbers.dtype.kind in "fO" and isinstance(values, list | tuple):
+        numbers = _of_list(numbers, np.asarray(values, object))
+    if not numbers.size:
+        raise ValueError(f"offset_positions: values must have at least one, got shape {numbers.shape}")
+    times = numbers.dtype.kind in "mM"
+    numbers = _exact_times("values", numbers) if times else _exact_numbers("values", numbers)
+    start = numbers.min() if origin is None else _origin(origin, numbers)
     try:
-        np.broadcast_to(start, known.shape)
+        np.broadcast_to(start, numbers.shape)
     except ValueError:
-        rule = f"offset_positions: origin must broadcast to values {known.shape}"
+        rule = f"offset_positions: origin must broadcast to values {numbers.shape}"
         raise ValueError(f"{rule}, got shape {np.shape(start)}") from None
-    offsets = _ticks_since(known, start, _time_unit(unit)) if times else _difference(known, start) / _number_unit(unit)
+    offsets = (
+        _ticks_since(numbers, start, _time_unit(unit)) if times else _difference(numbers, start) / _number_unit(unit)
+    )
     try:
         check_digits(offsets)
     except DigitsLost as lost:
-        near = "give an origin that is near, such as values.min(axis=-1, keepdims=True), one per row"
-        raise ValueError(f"offset_positions: positions {lost}: {near}") from None
+        advice = "give an origin that is near, such as values.min(axis=-1, keepdims=True), one per row"
+        raise ValueError(f"offset_positions: positions {lost}: {advice}") from None
     return jnp.asarray(offsets, kept(np.float64)), start
 
 
@@ -109,35 +111,35 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
         >>> segment_ids_of([["b", "b", "a", ""], ["a", "a", "a", ""]], padding="").tolist()
         [[1, 1, 2, 0], [1, 1, 1, 0]]
     """
-    known = _labels(labels)
-    if not known.ndim:
+    numbers = _labels(labels)
+    if not numbers.ndim:
         raise ValueError(f"segment_ids_of: labels must be (T,) or (*B, T), got {shown(labels)}")
     known_scalar = isinstance(padding, np.generic | np.ndarray | Array) and not np.ndim(padding)
     padding = padding.item() if known_scalar and not isinstance(padding, Tracer) else padding
     if padding is not None and not _is_label(padding):
         raise TypeError(f"segment_ids_of: padding must be a label, an integer or a string, got {shown(padding)}")
     kinds = {"i": int, "u": int, "U": str, "S": bytes}
-    if padding is not None and not isinstance(padding, kinds.get(known.dtype.kind, int | str | bytes)):
-        kind = kinds[known.dtype.kind].__name__
+    if padding is not None and not isinstance(padding, kinds.get(numbers.dtype.kind, int | str | bytes)):
+        kind = kinds[numbers.dtype.kind].__name__
         raise TypeError(f"segment_ids_of: padding must be of the type of labels, {kind}, got {padding!r}")
-    rows = known.reshape(math.prod(known.shape[:-1]), known.shape[-1])
+    rows = numbers.reshape(math.prod(numbers.shape[:-1]), numbers.shape[-1])
     numbered = [_numbered(row, padding) for row in rows]
-    return jnp.asarray(np.asarray(numbered, np.int32).reshape(known.shape))
+    return jnp.asarray(np.asarray(numbered, np.int32).reshape(numbers.shape))
 
 
-def _of_list(known: np.ndarray, items: np.ndarray) -> np.ndarray:
+def _of_list(numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
     """Return the numbers or times of a list as they are, where NumPy would round or not know them."""
-    kinds = {type(one) for one in items.flat}
+    kinds = {type(item) for item in items.flat}
     for kind, name in ((datetime.datetime, "datetime64[us]"), (datetime.timedelta, "timedelta64[us]")):
-        if kinds == {kind} and not any(getattr(one, "tzinfo", None) for one in items.flat):
+        if kinds == {kind} and not any(getattr(item, "tzinfo", None) for item in items.flat):
             return items.astype(name)
-    whole = [isinstance(one, int | np.integer) and not isinstance(one, bool) for one in items.flat]
-    if all(whole):  # integers of both signs beyond 63 bits, of which NumPy makes float64
-        return np.asarray([int(one) for one in items.flat], object).reshape(items.shape)
-    largest = max((abs(int(one)) for one, is_whole in zip(items.flat, whole, strict=True) if is_whole), default=0)
+    are_whole = [isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items.flat]
+    if all(are_whole):  # integers of both signs beyond 63 bits, of which NumPy makes float64
+        return np.asarray([int(item) for item in items.flat], object).reshape(items.shape)
+    largest = max((abs(int(item)) for item, is_whole in zip(items.flat, are_whole, strict=True) if is_whole), default=0)
     if largest > 2**53:
         raise ValueError(f"offset_positions: values must be all whole, or all below 2^53, got {largest} beside floats")
-    return known
+    return numbers
 
 
 def _numbered(row: np.ndarray, padding: Any) -> list[int]:
@@ -149,15 +151,15 @@ def _numbered(row: np.ndarray, padding: Any) -> list[int]:
 
 def _labels(labels: Any) -> np.ndarray:
     """Return labels as an array; those of a list as they are, since NumPy would make 1 and "1" one label."""
-    known = _known("segment_ids_of", "labels", labels, None if isinstance(labels, np.ndarray | Array) else object)
-    plain = known.dtype.kind in "iuUS"
-    if not plain and not (known.dtype == object and all(map(_is_label, known.flat))):
+    values = _known("segment_ids_of", "labels", labels, None if isinstance(labels, np.ndarray | Array) else object)
+    plain = values.dtype.kind in "iuUS"
+    if not plain and not (values.dtype == object and all(map(_is_label, values.flat))):
         raise TypeError(f"segment_ids_of: labels must be integers or strings, got {shown(labels)}")
-    return known
+    return values
 
 
-def _is_label(one: Any) -> bool:
-    return isinstance(one, int | np.integer | str | bytes) and not isinstance(one, bool)
+def _is_label(label: Any) -> bool:
+    return isinstance(label, int | np.integer | str | bytes) and not isinstance(label, bool)
 
 
 def _known(caller: str, name: str, values: Any, dtype: Any = None) -> np.ndarray:
@@ -175,7 +177,7 @@ def _known(caller: str, name: str, values: Any, dtype: Any = None) -> np.ndarray
 
 def _exact_numbers(name: str, values: np.ndarray) -> np.ndarray:
     """Return numbers in a type of integers, or in float64; whole numbers beyond 64 bits are Python's."""
-    if values.dtype == object and all(type(one) is int for one in values.flat):
+    if values.dtype == object and all(type(value) is int for value in values.flat):
         return values
     if values.dtype.kind not in "iuf" or (values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8)):
         rule = f"offset_positions: {name} must be integers, floats of 32 or 64 bits, or times"
@@ -217,15 +219,15 @@ def _origin(origin: Any, values: np.ndarray) -> Any:
 
 def _ticks_since(values: np.ndarray, start: Any, step: np.timedelta64) -> np.ndarray:
     """Return times minus their origin in steps, in float64; their difference may be longer than a `timedelta64`."""
-    both = values, np.asarray(start)
+    pair = values, np.asarray(start)
     try:
-        kind = np.promote_types(*(one.dtype for one in both))
-        ticks = [one.astype(kind) for one in both]
-        fit = all((tick.astype(one.dtype) == one).all() for tick, one in zip(ticks, both, strict=True))
+        kind = np.promote_types(*(array.dtype for array in pair))
+        ticks = [array.astype(kind) for array in pair]
+        fit = all((tick.astype(array.dtype) == array).all() for tick, array in zip(ticks, pair, strict=True))
     except OverflowError:
         fit = False
     if not fit:
-        units = " and ".join(str(one.dtype) for one in both)
+        units = " and ".join(str(array.dtype) for array in pair)
         raise ValueError(f"offset_positions: origin must have a unit that the values fit, too, got {units}")
     unit, count = cast(Any, np.datetime_data(kind))
     return _difference(*(tick.astype(np.int64) for tick in ticks)) * (np.timedelta64(count, unit) / step)

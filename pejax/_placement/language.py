@@ -24,14 +24,14 @@ def in_turn(picture: Callable[[Part, int], tuple[Int[np.ndarray, "n 3"], int]]) 
     """
 
     def place(parts: Sequence[Part]) -> list[Int[np.ndarray, "n 3"]]:
-        start, found = 0, []
+        start, arrays = 0, []
         for part in parts:
             if part.is_picture:
                 positions, start = picture(part, start)
             else:
                 positions, start = equal(counted(part.tokens, start), 3), start + part.tokens
-            found.append(positions)
-        return found
+            arrays.append(positions)
+        return arrays
 
     return place
 

@@ -80,18 +80,20 @@ def placed(rule: Rule, parts: Sequence[Part]) -> list[Num[np.ndarray, "n A"] | N
     Raises:
         ValueError: a result of the rule that does not fit the parts.
     """
-    given = [part for part in parts if part.kind != "unplaced"]
-    found = list(rule.place(given)) if given else []
-    if len(found) != len(given):
-        raise ValueError(f"rule {rule.name}: place must return one array per part, {len(given)}, got {len(found)}")
-    arrays = [None if positions is None else np.asarray(positions) for positions in found]
-    for part, positions in zip(given, arrays, strict=True):
+    placed_parts = [part for part in parts if part.kind != "unplaced"]
+    results = list(rule.place(placed_parts)) if placed_parts else []
+    if len(results) != len(placed_parts):
+        raise ValueError(
+            f"rule {rule.name}: place must return one array per part, {len(placed_parts)}, got {len(results)}"
+        )
+    arrays = [None if positions is None else np.asarray(positions) for positions in results]
+    for part, positions in zip(placed_parts, arrays, strict=True):
         shape = (part.tokens, len(rule.axes))
         if positions is not None and (positions.shape != shape or not is_exact(positions)):
             what = f"rule {rule.name}: positions of {part} must be integers or floats of 32 bits, of shape {shape}"
             raise ValueError(f"{what}, got {positions.dtype} {positions.shape}")
-    rest = iter(arrays)
-    return [None if part.kind == "unplaced" else next(rest) for part in parts]
+    remaining = iter(arrays)
+    return [None if part.kind == "unplaced" else next(remaining) for part in parts]
 
 
 def held(rule: Rule, positions: Num[np.ndarray, "T A"]) -> Num[np.ndarray, "T A"]:

@@ -86,18 +86,18 @@ def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | Non
         raise ValueError(f"length must be at least the {described} tokens that are described, got {length}")
     padding = 0 if length is None else length - described
 
-    found = [(part, array) for parts in sequences for part, array in zip(parts, placed(rule, parts), strict=True)]
+    pairs = [(part, array) for parts in sequences for part, array in zip(parts, placed(rule, parts), strict=True)]
     empty = lambda count: np.zeros((count, len(rule.axes)), np.int64)
-    arrays = [empty(part.tokens) if array is None else array for part, array in found] + [empty(padding)]
-    known = np.concatenate(
-        [np.full(part.tokens, array is not None) for part, array in found] + [np.zeros(padding, bool)]
+    arrays = [empty(part.tokens) if array is None else array for part, array in pairs] + [empty(padding)]
+    coordinates = np.concatenate(
+        [np.full(part.tokens, array is not None) for part, array in pairs] + [np.zeros(padding, bool)]
     )
     positions = held(rule, np.concatenate(arrays))
     segments = np.repeat([*range(1, len(sequences) + 1), 0], [*counts, padding])
     return TokenPositions(
         jnp.asarray(positions if len(rule.axes) > 1 else positions[:, 0]),
         jnp.arange(described + padding, dtype=jnp.int32),
-        None if known.all() else jnp.asarray(known),
+        None if coordinates.all() else jnp.asarray(coordinates),
         None if length is None and len(sequences) == 1 else jnp.asarray(segments, jnp.int32),
     )
 

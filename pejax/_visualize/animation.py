@@ -1,6 +1,7 @@
 """Animations: a figure that is drawn anew for every frame, saved as a GIF or as a page that plays without a network."""
 
 import base64
+import html
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -67,9 +68,9 @@ class Animation(NamedTuple):
             require("PIL")
             from PIL import Image
 
-            frames = [one.convert("RGB") for one in self._images(dpi)]
+            frames = [image.convert("RGB") for image in self._images(dpi)]
             palette = _palette(frames, colors)
-            images = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
+            images = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
             images[0].save(path, save_all=True, append_images=images[1:], duration=self.interval, loop=0, optimize=True)
         elif path.suffix == ".html":
             path.write_text(self._page(dpi) if self.html is None else self.html(), encoding="utf-8")
@@ -109,7 +110,7 @@ class Animation(NamedTuple):
         paper = to_hex(self.figure.get_facecolor())
         light = sum(int(paper[i : i + 2], 16) for i in (1, 3, 5)) > 3 * 128
         return PAGE.format(
-            title=self.title,
+            title=html.escape(self.title),
             paper=paper,
             ink="#1a1a1a" if light else "#e8e8e8",
             last=self.frames - 1,
@@ -122,5 +123,5 @@ def _palette(frames: list[Any], colors: int) -> Any:
     """Return an image whose palette covers the first and the last frame: thin lines keep their colors."""
     from PIL import Image
 
-    both = np.concatenate([np.asarray(frames[0]), np.asarray(frames[-1])])
-    return Image.fromarray(both).quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    ends = np.concatenate([np.asarray(frames[0]), np.asarray(frames[-1])])
+    return Image.fromarray(ends).quantize(colors, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

@@ -24,57 +24,12 @@ from pejax._visualize.layer import (
 )
 from pejax._visualize.pair_maps import pair_maps
 from pejax._visualize.style import Figure, chosen, theme_of, titled
-
-
-def plot_attention_weights(
-    encoding: Encoding,
-    dims: Dims,
-    params: Params | None = None,
-    *,
-    length: int | None = None,
-    heads: Sequence[int] | None = None,
-    seed: int = 0,
-    name: str | None = None,
-    theme: str = "light",
-) -> Figure:
-    """Draw the attention weights of one layer with random tokens and projections, head by head.
-
-    `w[h, i, j] = softmax_j(scale · q_i·k_j + bias)`, with queries and keys as the encoding has them
-
-    Args:
-        encoding: any encoding.
-        dims: dims that the encoding was made for. A grid is drawn in raster order.
-        params: parameters of the encoding, not yet adapted. None = the initial ones.
-        length: T, tokens. None = the trained length, or the grid.
-        heads: heads that are drawn. None = at most eight, spread over all.
-        seed: random seed of tokens and projections.
-        name: name of the encoding in the title.
-        theme: "light" or "dark".
-
-    Raises:
-        ValueError: a length below 1, a head that is not there, or an unknown theme.
-        ImportError: matplotlib is not installed.
-
-    Reference:
-        Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
-
-    Examples:
-        >>> dims = pejax.Dims(heads=4, head_dim=16, causal=True)
-        >>> figure = pejax.visualize.plot_attention_weights(pejax.encodings.alibi(dims), dims, length=16)
-    """
-    picture, colors = "plot_attention_weights", theme_of("plot_attention_weights", theme)
-    extent = extent_of(picture, dims, length)
-    shown = chosen(picture, "heads", heads, dims.heads, 8)
-    weights = seen_only(
-        encoding, dims, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed))
-    )
-    matrices = {f"head {head}": weights[head] for head in shown}
-    return pair_maps(matrices, colors, dims, titled(name, "attention weights"), "weight", signed=False)
+from pejax._visualize.subject import Subject, dims_of
 
 
 def plot_extrapolation(
     encodings: Mapping[str, Encoding],
-    dims: Dims,
+    dims: Dims | None = None,
     params: Mapping[str, Params] | None = None,
     *,
     times: int = 4,
@@ -90,7 +45,8 @@ def plot_extrapolation(
 
     Args:
         encodings: encodings by name.
-        dims: dims that the encodings were made for, on one axis; their `extent` is the trained length.
+        dims: dims that the encodings were made for, on one axis; their `extent` is the trained length. None =
+            their own.
         params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         times: the length drawn, in trained lengths.
         head: index of the head that is drawn.
@@ -108,10 +64,11 @@ def plot_extrapolation(
     Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, extent=8, causal=True)
         >>> both = {"alibi": pejax.encodings.alibi(dims), "rope": pejax.encodings.rope(dims)}
-        >>> figure = pejax.visualize.plot_extrapolation(both, dims)
+        >>> figure = pejax.visualize.plot_extrapolation(both)
     """
     picture, colors = "plot_extrapolation", theme_of("plot_extrapolation", theme)
     check_encodings(picture, encodings)
+    dims = dims_of(picture, dims, encodings)
     check_axes(picture, dims, 1)
     check_count(picture, times=times, draws=draws)
     check_width(picture, dims)
@@ -122,8 +79,8 @@ def plot_extrapolation(
     length = times * (trained or 1)
     maps = {}
     for name, encoding in encodings.items():
-        own = None if params is None else params.get(name)
-        total = sum(_weights_of_copies(encoding, dims, own, length, seed) for seed in range(draws))
+        own_params = None if params is None else params.get(name)
+        total = sum(_weights_of_copies(encoding, dims, own_params, length, seed) for seed in range(draws))
         weights = seen_only(encoding, dims, total)[head]
         maps[name] = weights / np.maximum(np.nanmax(weights, axis=1, keepdims=True), 1e-30)
     source = "copies of random words, initial parameters" if params is None else "copies of random words"
@@ -143,3 +100,44 @@ def _weights_of_copies(
     encoding: Encoding, dims: Dims, params: Params | None, length: int, seed: int
 ) -> Float[np.ndarray, "H T S"]:
     return np.asarray(weights_of(encoding, dims, _copies(encoding, dims, params, length, seed)))
+
+
+class WeightPictures(Subject):
+    """Pictures of attention weights: methods of `Pictures`."""
+
+    def attention_weights(
+        self,
+        *,
+        length: int | None = None,
+        heads: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> Figure:
+        """Draw the attention weights of one layer with random tokens and projections, head by head.
+
+        `w[h, i, j] = softmax_j(scale · q_i·k_j + bias)`, with queries and keys as the encoding has them
+
+        Args:
+            length: T, tokens. None = the trained length, or the grid, in raster order.
+            heads: heads that are drawn. None = at most eight, spread over all.
+            seed: random seed of tokens and projections.
+
+        Raises:
+            ValueError: a length below 1, or a head that is not there.
+            ImportError: matplotlib is not installed.
+
+        Reference:
+            Vaswani et al. 2017 (arXiv 1706.03762), equation 1.
+
+        Examples:
+            >>> dims = pejax.Dims(heads=4, head_dim=16, causal=True)
+            >>> figure = pejax.visualize.Pictures(pejax.encodings.alibi(dims)).attention_weights(length=16)
+        """
+        encoding, dims, params = self.parts
+        picture, colors = "Pictures.attention_weights", self.colors
+        extent = extent_of(picture, dims, length)
+        indices = chosen(picture, "heads", heads, dims.heads, 8)
+        weights = seen_only(
+            encoding, dims, weights_of(encoding, dims, make_layer(encoding, dims, params, extent, seed=seed))
+        )
+        matrices = {f"head {head}": weights[head] for head in indices}
+        return pair_maps(matrices, colors, dims, titled(self.name, "attention weights"), "weight", signed=False)

@@ -22,6 +22,7 @@ from pejax._visualize.layer import (
     weights_of,
 )
 from pejax._visualize.style import WIDE, Canvas, Figure, theme_of
+from pejax._visualize.subject import dims_of
 
 ROUNDING = 1e-4
 """A difference below this part of the outputs is rounding, and gets no colors of its own."""
@@ -29,7 +30,7 @@ ROUNDING = 1e-4
 
 def plot_word_order(
     encodings: Mapping[str, Encoding],
-    dims: Dims,
+    dims: Dims | None = None,
     params: Mapping[str, Params] | None = None,
     *,
     sentence: Sequence[str] = ("dog", "bites", "man"),
@@ -45,7 +46,7 @@ def plot_word_order(
     Args:
         encodings: encodings by name; the first panel is `none` of the mapping if you put it there.
         dims: dims that the encodings were made for, on one axis, without a causal mask, which by itself tells positions
-            apart.
+            apart. None = their own.
         params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         sentence: at least two words.
         seed: random seed of words and projections.
@@ -62,10 +63,11 @@ def plot_word_order(
     Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=8, extent=8)
         >>> both = {"none": pejax.encodings.none(dims), "rope": pejax.encodings.rope(dims)}
-        >>> figure = pejax.visualize.plot_word_order(both, dims)
+        >>> figure = pejax.visualize.plot_word_order(both)
     """
     picture, colors = "plot_word_order", theme_of("plot_word_order", theme)
     check_encodings(picture, encodings)
+    dims = dims_of(picture, dims, encodings)
     check_axes(picture, dims, 1)
     if dims.causal:
         refuse(picture, "dims.causal must be False: a causal mask tells positions apart by itself", True)
@@ -75,8 +77,8 @@ def plot_word_order(
     size, title = (2.6, 1.1 + 0.2 * len(sentence)), "attention output of each word"
     canvas = Canvas(colors, len(encodings), 3, panel=size, title=title)
     for row, (name, encoding) in zip(canvas.panels, encodings.items(), strict=True):
-        own = (params or {}).get(name)
-        forward, backward = (_outputs(encoding, dims, own, x) for x in (words, words[::-1]))
+        own_params = (params or {}).get(name)
+        forward, backward = (_outputs(encoding, dims, own_params, x) for x in (words, words[::-1]))
         backward = backward[::-1]
         top = float(np.max(np.abs([forward, backward])))
         change = float(np.max(np.abs(backward - forward)))

@@ -29,9 +29,9 @@ def found_long_factors(head_dim: int, base: float, trained_length: int, factor: 
 
     def loss(factors: Float[Array, " n"]) -> Float[Array, ""]:
         stretched = frequencies / factors
-        kept = jnp.mean((kernel(near, stretched) - kernel(near, frequencies)) ** 2)
+        fidelity = jnp.mean((kernel(near, stretched) - kernel(near, frequencies)) ** 2)
         seen = jnp.mean((kernel(far.astype(jnp.float32) * factor, stretched) - kernel(far, frequencies)) ** 2)
-        return kept + seen
+        return fidelity + seen
 
     options = {"trained_length": trained_length, "base": base, "generations": 12, "key": jax.random.key(0)}
     return np.asarray(search_longrope(loss, head_dim, factor, **options).factors)
@@ -60,8 +60,8 @@ def trained_frequencies(
         frequencies, (q, k) = params
         turn = lambda x: rope_apply(jnp.broadcast_to(x, (len(positions), *x.shape)), positions, frequencies)
         logits = dims.scale * jnp.einsum("thd,shd->hts", turn(q), turn(k))
-        found = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(index)[..., None], axis=-1)[..., 0]
-        return -jnp.sum(jnp.where(inside, found, 0.0)) / float(inside.sum())
+        likelihood = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.asarray(index)[..., None], axis=-1)[..., 0]
+        return -jnp.sum(jnp.where(inside, likelihood, 0.0)) / float(inside.sum())
 
     @jax.jit
     def train(params: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -73,8 +73,8 @@ def trained_frequencies(
             first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
             second = jax.tree.map(lambda m, g: 0.99 * m + 0.01 * g * g, second, slopes)
             count = (i + 1).astype(jnp.float32)
-            one = lambda p, m, n: p - rate * (m / (1 - 0.9**count)) / (jnp.sqrt(n / (1 - 0.99**count)) + 1e-8)
-            return jax.tree.map(one, params, first, second), first, second
+            descend = lambda p, m, n: p - rate * (m / (1 - 0.9**count)) / (jnp.sqrt(n / (1 - 0.99**count)) + 1e-8)
+            return jax.tree.map(descend, params, first, second), first, second
 
         return jax.lax.fori_loop(0, steps, step, (params, zeros, zeros))[0]
 

@@ -130,8 +130,8 @@ def plot_decay_bounds(
     h = (q[:, 0] + 1j * q[:, 1]) * (k[:, 0] - 1j * k[:, 1])
     product = (waves * h).sum(axis=1).real
     abel = np.max(np.abs(np.diff(np.append(h, 0)))) * sums.sum(axis=1)
-    whole = np.arange(0, len(distances), parts)
-    error = np.abs(product - np.interp(distances, distances[whole], product[whole]))
+    marks = np.arange(0, len(distances), parts)
+    error = np.abs(product - np.interp(distances, distances[marks], product[marks]))
     error = error[:-1].reshape(-1, parts).max(axis=1)
     curve = float(np.max(np.abs(h)) * np.sum(rope_frequencies(head_dim, base=base).astype(np.float64) ** 2) / 8)
     canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.2))
@@ -143,7 +143,7 @@ def plot_decay_bounds(
     size, error = np.maximum(np.abs(product), 1e-3), np.maximum(error, 1e-6)
     right.plot(distances, size, label="|q·k|, one draw", color=colors.lines[1], linewidth=0.9)
     right.axhline(curve, label="bound of the interpolation error (PI)", color=colors.lines[2], linewidth=1.6)
-    right.plot(distances[whole[:-1]], error, label="interpolation error", color=colors.lines[3], linewidth=0.9)
+    right.plot(distances[marks[:-1]], error, label="interpolation error", color=colors.lines[3], linewidth=0.9)
     canvas.mark_trained(right, trained_length - 1, label=f"trained length, {trained_length} tokens")
     right.set_yscale("log")
     right.set(title="bounds, and what they bound", xlabel="distance s, tokens", ylabel="unscaled logit")
@@ -185,9 +185,9 @@ def fitted_logits(head_dim: int, base: float, trained_length: int, points: int, 
     where = np.sort(draw.choice(trained_length, points, replace=False)).astype(np.float64)
     knots, at = draw.uniform(-1.0, 1.0, KNOTS), where * (KNOTS - 1) / trained_length
     before, part = at.astype(int), (1 - np.cos(np.pi * (at % 1))) / 2
-    wanted = knots[before] * (1 - part) + knots[before + 1] * part
+    targets = knots[before] * (1 - part) + knots[before + 1] * part
     frequencies = rope_frequencies(head_dim, base=base).astype(np.float64)
-    return Fit(where, wanted, frequencies, np.linalg.lstsq(_waves(where, frequencies), wanted, rcond=1e-6)[0])
+    return Fit(where, targets, frequencies, np.linalg.lstsq(_waves(where, frequencies), targets, rcond=1e-6)[0])
 
 
 def plot_logit_extrapolation(
@@ -234,18 +234,18 @@ def plot_logit_extrapolation(
     canvas = Canvas(colors, 3, 1, panel=(WIDE, 2.7))
     titles = ("fitted within the trained length", "extrapolated to twice the length", "interpolated between tokens")
     for axes, at, title in zip(canvas.panels[:, 0], (within, beyond, near), titles, strict=True):
-        found = fit.logits(at)
-        axes.plot(at, found, color=colors.lines[0], linewidth=1.2, label="logit a(s)")
+        logits = fit.logits(at)
+        axes.plot(at, logits, color=colors.lines[0], linewidth=1.2, label="logit a(s)")
         axes.set(title=title, xlabel="distance s, tokens", ylabel="logit")
         if at is within:
             axes.plot(fit.where, fit.wanted, "o", markersize=3.5, color=colors.lines[1], label="given logits")
         if at is beyond:
             canvas.mark_trained(axes, trained_length - 1, label=f"trained length, {trained_length} tokens")
-            text = f"largest beyond it: {np.max(np.abs(found[trained_length:])):.3g}"
+            text = f"largest beyond it: {np.max(np.abs(logits[trained_length:])):.3g}"
             axes.annotate(text, (0.04, 0.04), xycoords="axes fraction", fontsize=SMALL, color=colors.ink)
         if at is near:
-            whole = np.arange(0, 8, 1.0) + near[0]
-            axes.plot(whole, fit.logits(whole), "o", markersize=4, color=colors.lines[2], label="whole distances")
+            tokens = np.arange(0, 8, 1.0) + near[0]
+            axes.plot(tokens, fit.logits(tokens), "o", markersize=4, color=colors.lines[2], label="whole distances")
         low, high = axes.get_ylim()
         axes.set_ylim(top=high + 0.3 * (high - low))  # room for the legend
         canvas.grid(axes)

@@ -14,12 +14,13 @@ from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
 from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, chosen, theme_of
+from pejax._visualize.subject import dims_of
 from pejax._visualize.turning import measured_frequencies, unit_vectors
 
 
 def plot_plane_waves(
     encodings: Mapping[str, Encoding],
-    dims: Dims,
+    dims: Dims | None = None,
     params: Mapping[str, Params] | None = None,
     *,
     pairs: Sequence[int] | None = None,
@@ -33,7 +34,7 @@ def plot_plane_waves(
 
     Args:
         encodings: encodings that rotate, by name.
-        dims: dims that the encodings were made for, on two axes; their `extent` is the grid.
+        dims: dims that the encodings were made for, on two axes; their `extent` is the grid. None = their own.
         params: parameters of each encoding, by name, not yet adapted. None, or a missing name = the initial ones.
         pairs: pairs that are drawn. None = three, spread over all.
         head: index of the head whose pairs are drawn.
@@ -50,28 +51,29 @@ def plot_plane_waves(
     Examples:
         >>> dims = pejax.Dims(heads=2, head_dim=16, axes=2, extent=(8, 8))
         >>> both = {"axial": pejax.encodings.rope_axial(dims), "mixed": pejax.encodings.rope_mixed(dims)}
-        >>> figure = pejax.visualize.plot_plane_waves(both, dims)
+        >>> figure = pejax.visualize.plot_plane_waves(both)
     """
     picture, colors = "plot_plane_waves", theme_of("plot_plane_waves", theme)
     check_encodings(picture, encodings)
+    dims = dims_of(picture, dims, encodings)
     check_axes(picture, dims, 2)
     for encoding in encodings.values():
         check_hooks(picture, encoding, "rotate")
     extent = grid_of(picture, dims)
     chosen(picture, "head", [head], dims.heads, 1)
-    waves, found = {}, {}
+    waves, turns = {}, {}
     for name, encoding in encodings.items():
-        own = settled(encoding, None if params is None else params.get(name), extent)
+        own_params = settled(encoding, None if params is None else params.get(name), extent)
         positions = np.array(list(np.ndindex(*extent)))
-        cosines = unit_vectors(picture, encoding, dims, own, positions)[:, head, :, 0]
+        cosines = unit_vectors(picture, encoding, dims, own_params, positions)[:, head, :, 0]
         waves[name] = cosines.reshape(*extent, -1)
-        found[name] = measured_frequencies(picture, encoding, dims, own)[head]
-    shown = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 3)
-    canvas = Canvas(colors, len(waves), len(shown), panel=(1.7, 2.1), sharex=True, sharey=True)
+        turns[name] = measured_frequencies(picture, encoding, dims, own_params)[head]
+    indices = chosen(picture, "pairs", pairs, min(wave.shape[-1] for wave in waves.values()), 3)
+    canvas = Canvas(colors, len(waves), len(indices), panel=(1.7, 2.1), sharex=True, sharey=True)
     for row, (name, wave) in zip(canvas.panels, waves.items(), strict=True):
-        for axes, pair in zip(row, shown, strict=True):
+        for axes, pair in zip(row, indices, strict=True):
             image = canvas.heat_map(axes, wave[..., pair], signed=True, top=1.0, aspect="equal")
-            vertical, horizontal = found[name][:, pair]
+            vertical, horizontal = turns[name][:, pair]
             axes.set_title(f"{name}\npair {pair}\n({vertical:.2g}, {horizontal:.2g})", fontsize=SMALL)
     canvas.label_outer("column, patches", "row, patches")
     canvas.title("cosine of each pair over the image\n(radians per row, radians per column)", 11)
@@ -118,24 +120,24 @@ def plot_wavelengths(
     if frequencies.ndim != 1 or not len(frequencies) or not np.all(frequencies > 0):
         refuse(picture, "frequencies must be (F,), all above 0", f"shape {frequencies.shape}")
     check_count(picture, trained_length=trained_length)
-    rotary, known = Rotary(base, 2 * len(frequencies)), {"trained_length": trained_length, "factor": factor}
+    rotary, options = Rotary(base, 2 * len(frequencies)), {"trained_length": trained_length, "factor": factor}
     extended = {
         "trained": frequencies,
-        "position interpolation": extend_linear(frequencies, rotary, **known)[0],
-        "NTK": extend_ntk(frequencies, rotary, **known)[0],
-        "YaRN": extend_yarn(frequencies, rotary, **known)[0],
+        "position interpolation": extend_linear(frequencies, rotary, **options)[0],
+        "NTK": extend_ntk(frequencies, rotary, **options)[0],
+        "YaRN": extend_yarn(frequencies, rotary, **options)[0],
     }
     length = int(factor * trained_length)
     if long_factors is not None:
         longer = rotary._replace(length=max(length, trained_length + 1))
-        longrope = extend_longrope(frequencies, longer, **known, long_factors=long_factors)
+        longrope = extend_longrope(frequencies, longer, **options, long_factors=long_factors)
         extended["LongRoPE"] = longrope[0]
     canvas = Canvas(colors, 2, 1, panel=(WIDE, 3.4), title=f"extended from {trained_length} to {length} tokens")
     left, right = canvas.panels[:, 0]
-    for i, (name, found) in enumerate(extended.items()):
-        found, style = np.asarray(found, np.float64), canvas.line(i)
-        left.plot(2 * np.pi / found, label=name, linewidth=1.6, **style)
-        right.plot(frequencies / found, linewidth=1.6, **style)
+    for i, (name, scaled) in enumerate(extended.items()):
+        scaled, style = np.asarray(scaled, np.float64), canvas.line(i)
+        left.plot(2 * np.pi / scaled, label=name, linewidth=1.6, **style)
+        right.plot(frequencies / scaled, linewidth=1.6, **style)
     canvas.mark_trained(left, trained_length, horizontal=True, label=f"trained length, {trained_length} tokens")
     left.axhline(length, color=colors.faint, linestyle=":", label=f"longer context, {length} tokens")
     left.set_yscale("log")
@@ -184,18 +186,18 @@ def plot_learned_frequencies(
     axes_count = before.shape[1]
     if axes_count > 2:
         refuse(picture, "axes must be 1 or 2", axes_count)
-    shown = chosen(picture, "heads", heads, len(before), 4)
+    indices = chosen(picture, "heads", heads, len(before), 4)
     title = "frequencies before and after training"
-    canvas = Canvas.of(colors, len(shown), panel=(2.3, 2.5), title=title)
-    for axes, head in zip(canvas.panels.flat, shown, strict=False):
-        points = [(one[head][::-1] if axes_count == 2 else one[head]) for one in (before, after)]
+    canvas = Canvas.of(colors, len(indices), panel=(2.3, 2.5), title=title)
+    for axes, head in zip(canvas.panels.flat, indices, strict=False):
+        points = [(array[head][::-1] if axes_count == 2 else array[head]) for array in (before, after)]
         if axes_count == 2:
             axes.plot(*np.stack(points, axis=1), color=colors.faint, linewidth=0.8)
             reach = 1.1 * float(max(np.max(np.abs(before)), np.max(np.abs(after))))
             axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
             axes.set_box_aspect(1)
-        for one, marker, color, label in zip(points, "o^", colors.lines[1::-1], ("before", "after"), strict=True):
-            axes.plot(*one, marker, markersize=4, color=color, label=label)
+        for cloud, marker, color, label in zip(points, "o^", colors.lines[1::-1], ("before", "after"), strict=True):
+            axes.plot(*cloud, marker, markersize=4, color=color, label=label)
         axes.set_title(f"head {head}")
         canvas.grid(axes)
     names = ("radians per column", "radians per row") if axes_count == 2 else ("pair of channels", "radians per token")

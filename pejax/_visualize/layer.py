@@ -70,9 +70,11 @@ def check_axes(picture: str, dims: Dims, *allowed: int) -> None:
 def check_hooks(picture: str, encoding: Encoding, *hooks: str) -> None:
     """Refuse an encoding that has none of these hooks."""
     if not any(getattr(encoding, hook) for hook in hooks):
-        found = [one.name for one in dataclasses.fields(encoding) if callable(getattr(encoding, one.name))]
-        own = [name for name in found if name not in ("init", "init_layer", "constants", "layer_constants", "adapt")]
-        refuse(picture, f"the encoding must have {' or '.join(hooks)}", ", ".join(own) or "an encoding without hooks")
+        names = [field.name for field in dataclasses.fields(encoding) if callable(getattr(encoding, field.name))]
+        acting = [name for name in names if name not in ("init", "init_layer", "constants", "layer_constants", "adapt")]
+        refuse(
+            picture, f"the encoding must have {' or '.join(hooks)}", ", ".join(acting) or "an encoding without hooks"
+        )
 
 
 def bias_of_pairs(picture: str, encoding: Encoding) -> Callable[[Params, Array, Array, Array, Array], Array]:
@@ -156,9 +158,9 @@ def applied(hook: Callable[..., Any], *operands: Any) -> Any:
 
 def drawn_words(words: Sequence[str], seed: int, *shape: int) -> Float[Array, "T ..."]:
     """Draw a normal array for every word; equal words get equal arrays."""
-    known = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    draws = jax.random.normal(jax.random.key(seed), (len(known), *shape), jnp.float32)
-    return draws[np.array([known[word] for word in words])]
+    numbers = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    draws = jax.random.normal(jax.random.key(seed), (len(numbers), *shape), jnp.float32)
+    return draws[np.array([numbers[word] for word in words])]
 
 
 def make_layer(
@@ -223,8 +225,8 @@ def bias_of(encoding: Encoding, layer: Layer) -> Float[Array, "H T S"]:
 @functools.partial(jax.jit, static_argnums=0)
 def _lift(hook: Callable[..., Array], params: Params, q: Array, k: Array, positions: Array) -> Array:
     shared, heads = split_params(params)
-    one = lambda heads, q, k: hook({**shared, **heads}, q, k, positions, positions)
-    return jax.vmap(one, in_axes=(0, 1, 1))(heads, q, k)
+    of_head = lambda heads, q, k: hook({**shared, **heads}, q, k, positions, positions)
+    return jax.vmap(of_head, in_axes=(0, 1, 1))(heads, q, k)
 
 
 def head_by_head(
@@ -246,13 +248,13 @@ def weights_of(encoding: Encoding, dims: Dims, layer: Layer) -> Float[Array, "H 
     parts, sums = [], []
     for low, high, turn, turn_keys in encoding.bands:
         q, k = (way(layer.params, x, layer.positions) for way, x in ((turn, layer.q), (turn_keys, layer.k)))
-        near = {**options, "distance_range": (low, len(layer.positions) + 1 if high is None else high)}
-        if near["distance_range"][0] >= near["distance_range"][1]:
+        band_options = {**options, "distance_range": (low, len(layer.positions) + 1 if high is None else high)}
+        if band_options["distance_range"][0] >= band_options["distance_range"][1]:
             continue
-        parts.append(attention_weights(q, k, **near))
-        sums.append(dot_product_attention(q, k, k, return_lse=True, **near)[1])
+        parts.append(attention_weights(q, k, **band_options))
+        sums.append(dot_product_attention(q, k, k, return_lse=True, **band_options)[1])
     total = jax.nn.logsumexp(jnp.stack(sums), axis=0)
-    shares = [jnp.exp(one - total).T[:, :, None] for one in sums]
+    shares = [jnp.exp(lse - total).T[:, :, None] for lse in sums]
     return sum((part * share for part, share in zip(parts, shares, strict=True)), jnp.zeros_like(parts[0]))
 
 

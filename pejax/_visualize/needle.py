@@ -53,7 +53,7 @@ def plot_needle(
     plane(axes, colors, 1.7 * max(long, 1.0))
     for position, (tip, color) in enumerate(zip(tips, tokens_as_colors(positions, colors), strict=True)):
         hand(axes, tip, color)
-        x, y = (round(float(one), 2) + 0.0 for one in tip)
+        x, y = (round(float(number), 2) + 0.0 for number in tip)
         axes.annotate(
             f"position {position}\n[{x:g}, {y:g}]", tip, xytext=tip * (1.36, 1.22), ha="center", va="center",
             fontsize=SMALL, color=colors.ink,
@@ -120,8 +120,8 @@ def animate_needle(
             canvas.redress(axes)
             plane(axes, colors, 2.4)
             labels = (f"query at {at[i]}", f"key at {at[i] - distance}")
-            for color, label, one in zip(colors.lines, labels, sides, strict=False):
-                hand(axes, one[i], color)
+            for color, label, numbers in zip(colors.lines, labels, sides, strict=False):
+                hand(axes, numbers[i], color)
                 axes.plot([], [], color=color, linewidth=2, label=label)
             axes.set(title=f"{name}\nq·k = {products[name][i]:+.2f}", xlabel="channel 0", ylabel="channel 1")
             canvas.legend(axes, loc="lower left")

@@ -1,5 +1,6 @@
 """Tokens as points in three dimensions, moved by an encoding: a plotly figure that can be turned, and an animation."""
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +23,8 @@ from pejax._visualize.layer import (
     trained_length,
     weights_of,
 )
-from pejax._visualize.style import Theme, require, theme_of, titled
+from pejax._visualize.style import Theme, require, titled
+from pejax._visualize.subject import Subject
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
@@ -47,22 +49,22 @@ class Moved(NamedTuple):
 
     def places(self) -> dict[str, list[int]]:
         """Return the positions of each word."""
-        return {word: [k for k, one in enumerate(self.words) if one == word] for word in dict.fromkeys(self.words)}
+        return {word: [k for k, other in enumerate(self.words) if other == word] for word in dict.fromkeys(self.words)}
 
     def apart(self, frame: int) -> list[int]:
         """Return tokens whose numbers have room: each is farther than a part of the picture from those before it."""
-        points, kept = self.points[frame], []
+        points, labels = self.points[frame], []
         least = 0.08 * float(np.max(np.ptp(self.points, axis=(0, 1))))
         for k, point in enumerate(points):
-            if all(np.linalg.norm(point - points[other]) > least for other in kept):
-                kept.append(k)
-        return kept
+            if all(np.linalg.norm(point - points[other]) > least for other in labels):
+                labels.append(k)
+        return labels
 
     def limits(self, margin: float) -> list[list[float]]:
         """Return the two ends of each axis, with a margin as a part of the longest one."""
         low, high = self.points.min(axis=(0, 1)), self.points.max(axis=(0, 1))
         margin = margin * float(np.max(high - low)) + 1e-6
-        return [[float(one - margin), float(other + margin)] for one, other in zip(low, high, strict=True)]
+        return [[float(lowest - margin), float(other + margin)] for lowest, other in zip(low, high, strict=True)]
 
 
 def moved_points(
@@ -85,8 +87,8 @@ def moved_points(
     shares = np.linspace(0.0, 1.0, frames)
     acts = encoding.embed is not None or encoding.rotate is not None
     position = jnp.arange(len(words), dtype=jnp.float32)
-    found = [_representation(encoding, dims, params, x, position * float(share), acts) for share in shares]
-    points = np.stack([np.asarray(one, np.float64) for one in found])
+    arrays = [_representation(encoding, dims, params, x, position * float(share), acts) for share in shares]
+    points = np.stack([np.asarray(array, np.float64) for array in arrays])
     flat = points.reshape(-1, points.shape[-1])
     directions = np.linalg.svd(flat - flat.mean(axis=0), full_matrices=False)[2][:3]
     what = "queries of the first head" if acts else "attention outputs of the first head"
@@ -109,51 +111,6 @@ def _representation(
 WORDS = ("dog", "bites", "man") * 5
 
 
-def plot_token_points(
-    encoding: Encoding,
-    dims: Dims,
-    params: Params | None = None,
-    *,
-    words: Sequence[str] = WORDS,
-    frames: int = 21,
-    seed: int = 0,
-    name: str | None = None,
-    theme: str = "light",
-) -> PlotlyFigure:
-    """Draw tokens as points in three dimensions and how an encoding moves them; turn it with the mouse, slide t.
-
-    Positions are multiplied by t from 0 to 1. At t = 0 equal words are one point. An encoding of the input, or a rotary
-    one, moves the queries apart. One of the logits moves what attention puts out. `none` moves nothing.
-
-    Args:
-        encoding: any encoding.
-        dims: dims that the encoding was made for, on one axis, with width = heads · head_dim.
-        params: parameters of the encoding, not yet adapted. None = the initial ones.
-        words: words of the sequence, at least four; equal words are equal tokens.
-        frames: number of steps of t.
-        seed: random seed of the tokens.
-        name: name of the encoding in the title.
-        theme: "light" or "dark".
-
-    Returns:
-        A plotly figure with frames and a slider; `write_html(path)` saves a page that works without a network.
-
-    Raises:
-        ValueError: more than one axis, fewer than four words, no frame, another width, or an unknown theme.
-        ImportError: plotly is not installed.
-
-    Reference:
-        The three directions are the principal ones of all frames (Pearson 1901).
-
-    Examples:
-        >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
-        >>> figure = pejax.visualize.plot_token_points(pejax.encodings.rope(dims), dims, frames=3)
-    """
-    picture, colors = "plot_token_points", theme_of("plot_token_points", theme)
-    moved = moved_points(picture, encoding, dims, params, words, frames, seed)
-    return _plotly_figure(moved, colors, titled(name, moved.what))
-
-
 def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
     """Return the points with a slider over t."""
     require("plotly")
@@ -161,12 +118,12 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
 
     def clouds(points: np.ndarray) -> list[Any]:
         traces = []
-        for i, (word, own) in enumerate(moved.places().items()):
-            x, y, z = points[own].T
+        for i, (word, tokens) in enumerate(moved.places().items()):
+            x, y, z = points[tokens].T
             marker = {"size": 6, "color": colors.lines[i % len(colors.lines)]}
-            places = [str(k) for k in own]
+            places = [str(k) for k in tokens]
             style = {"mode": "markers+text", "text": places, "textfont": {"size": 11, "color": colors.ink}}
-            traces.append(go.Scatter3d(x=x, y=y, z=z, name=word, marker=marker, **style))
+            traces.append(go.Scatter3d(x=x, y=y, z=z, name=html.escape(word), marker=marker, **style))
         return traces
 
     style = {"color": colors.ink, "backgroundcolor": colors.paper, "gridcolor": colors.faint}
@@ -181,7 +138,7 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
     play = {"method": "animate", "label": "play", "args": [None, {"frame": {"duration": 120, "redraw": True}}]}
     figure = go.Figure(data=clouds(moved.points[0]), frames=frames)
     figure.update_layout(
-        title=f"{title}; the number is the position, tokens",
+        title=f"{html.escape(title)}; the number is the position, tokens",
         paper_bgcolor=colors.paper,
         font={"color": colors.ink},
         scene=sides,
@@ -191,82 +148,115 @@ def _plotly_figure(moved: Moved, colors: Theme, title: str) -> PlotlyFigure:
     return figure
 
 
-def animate_token_points(
-    encoding: Encoding,
-    dims: Dims,
-    params: Params | None = None,
-    *,
-    words: Sequence[str] = WORDS,
-    frames: int = 24,
-    seed: int = 0,
-    name: str | None = None,
-    theme: str = "light",
-) -> Animation:
-    """Animate tokens as points in three dimensions that move to their positions, as `plot_token_points` draws them.
+class PointPictures(Subject):
+    """Pictures of tokens as points: methods of `Pictures`."""
 
-    Positions are multiplied by t from 0 to 1; then the view turns. Saved as HTML it is the plotly figure.
+    def token_points(
+        self,
+        *,
+        words: Sequence[str] = WORDS,
+        frames: int = 21,
+        seed: int = 0,
+    ) -> PlotlyFigure:
+        """Draw tokens as points in three dimensions and how an encoding moves them; turn it with the mouse, slide t.
 
-    Args:
-        encoding: any encoding.
-        dims: dims that the encoding was made for, on one axis, with width = heads · head_dim.
-        params: parameters of the encoding, not yet adapted. None = the initial ones.
-        words: words of the sequence, at least four; equal words are equal tokens.
-        frames: number of steps of t.
-        seed: random seed of the tokens.
-        name: name of the encoding in the title.
-        theme: "light" or "dark".
+        Positions are multiplied by t from 0 to 1. At t = 0 equal words are one point. An encoding of the input, or a
+        rotary one, moves the queries apart. One of the logits moves what attention puts out. `none` moves nothing.
 
-    Returns:
-        The animation, saved by `save("name.gif")` or `save("name.html")`.
+        Args:
+            words: words of the sequence, at least four; equal words are equal tokens.
+            frames: number of steps of t.
+            seed: random seed of the tokens.
 
-    Raises:
-        ValueError: as `plot_token_points`.
-        ImportError: matplotlib, or for HTML plotly, is not installed.
+        Returns:
+            A plotly figure with frames and a slider; `write_html(path)` saves a page that works without a network.
 
-    Reference:
-        The three directions are the principal ones of all frames (Pearson 1901).
+        Raises:
+            ValueError: more than one axis, fewer than four words, no frame, or another width.
+            ImportError: plotly is not installed.
 
-    Examples:
-        >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
-        >>> animation = pejax.visualize.animate_token_points(pejax.encodings.rope(dims), dims, frames=3)
-    """
-    picture, colors = "animate_token_points", theme_of("animate_token_points", theme)
-    require("matplotlib")
-    from matplotlib.figure import Figure
+        Reference:
+            The three directions are the principal ones of all frames (Pearson 1901).
 
-    moved = moved_points(picture, encoding, dims, params, words, frames, seed)
-    figure = Figure(figsize=(5.4, 4.8), facecolor=colors.paper)
-    axes: Any = figure.add_axes((0.0, 0.02, 0.98, 0.86), projection="3d")
-    limits = dict(zip(("xlim", "ylim", "zlim"), moved.limits(0.08), strict=True))
-    turn = max(1, frames // 2)
+        Examples:
+            >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
+            >>> figure = pejax.visualize.Pictures(pejax.encodings.rope(dims)).token_points(frames=3)
+        """
+        encoding, dims, params = self.parts
+        picture, colors = "Pictures.token_points", self.colors
+        moved = moved_points(picture, encoding, dims, params, words, frames, seed)
+        return _plotly_figure(moved, colors, titled(self.name, moved.what))
 
-    def draw(i: int) -> None:
-        at = min(i, frames - 1)
-        axes.clear()
-        axes.set_facecolor(colors.paper)
-        for side, axis in enumerate((axes.xaxis, axes.yaxis, axes.zaxis)):
-            axis.set_pane_color((0, 0, 0, 0))
-            axis.label.set_color(colors.ink)
-            axis.set_tick_params(colors=colors.ink, labelsize=7)
-            axis.set_label_text(f"direction {side}", fontsize=8)
-        for color, (word, own) in zip(colors.lines * 9, moved.places().items(), strict=False):
-            for k in own:
-                axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
-            axes.scatter(*moved.points[at, own].T, color=color, s=28, label=word, depthshade=False)
-        for k in moved.apart(at):
-            axes.text(*moved.points[at, k], f" {k}", fontsize=8, color=colors.ink)
-        axes.set(**limits)
-        axes.view_init(elev=22, azim=-60 + 60 * (i - at) / turn)  # at rest while the points move
-        title = f"{titled(name, moved.what)}\npositions (the numbers, tokens) multiplied by {moved.shares[at]:.2f}"
-        figure.suptitle(title, color=colors.ink, fontsize=10)
-        legend = axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=colors.ink)
-        legend.set_title("word", prop={"size": 8})
-        legend.get_title().set_color(colors.ink)
+    def token_points_animation(
+        self,
+        *,
+        words: Sequence[str] = WORDS,
+        frames: int = 24,
+        seed: int = 0,
+    ) -> Animation:
+        """Animate tokens as points in three dimensions that move to their positions, as `token_points` draws them.
 
-    def page() -> str:
-        whole = _plotly_figure(moved, colors, titled(name, moved.what))
-        text = str(whole.to_html(include_plotlyjs=True, full_html=True))
-        return text.replace("<body>", f'<body style="margin:0;background:{colors.paper}">', 1)
+        Positions are multiplied by t from 0 to 1; then the view turns. Saved as HTML it is the plotly figure.
 
-    draw(0)
-    return Animation(figure, draw, frames + turn, 110, titled(name, moved.what), page)
+        Args:
+            words: words of the sequence, at least four; equal words are equal tokens.
+            frames: number of steps of t.
+            seed: random seed of the tokens.
+
+        Returns:
+            The animation, saved by `save("name.gif")` or `save("name.html")`.
+
+        Raises:
+            ValueError: as `token_points`.
+            ImportError: matplotlib, or for HTML plotly, is not installed.
+
+        Reference:
+            The three directions are the principal ones of all frames (Pearson 1901).
+
+        Examples:
+            >>> dims = pejax.Dims(heads=1, head_dim=16, extent=16)
+            >>> animation = pejax.visualize.Pictures(pejax.encodings.rope(dims)).token_points_animation(frames=3)
+        """
+        encoding, dims, params = self.parts
+        picture, colors = "Pictures.token_points_animation", self.colors
+        require("matplotlib")
+        from matplotlib.figure import Figure
+
+        moved = moved_points(picture, encoding, dims, params, words, frames, seed)
+        figure = Figure(figsize=(5.4, 4.8), facecolor=colors.paper)
+        axes: Any = figure.add_axes((0.0, 0.02, 0.98, 0.86), projection="3d")
+        limits = dict(zip(("xlim", "ylim", "zlim"), moved.limits(0.08), strict=True))
+        turn = max(1, frames // 2)
+
+        def draw(i: int) -> None:
+            at = min(i, frames - 1)
+            axes.clear()
+            axes.set_facecolor(colors.paper)
+            for side, axis in enumerate((axes.xaxis, axes.yaxis, axes.zaxis)):
+                axis.set_pane_color((0, 0, 0, 0))
+                axis.label.set_color(colors.ink)
+                axis.set_tick_params(colors=colors.ink, labelsize=7)
+                axis.set_label_text(f"direction {side}", fontsize=8)
+            for color, (word, tokens) in zip(colors.lines * 9, moved.places().items(), strict=False):
+                for k in tokens:
+                    axes.plot(*moved.points[: at + 1, k].T, color=color, alpha=0.35, linewidth=0.8)
+                axes.scatter(*moved.points[at, tokens].T, color=color, s=28, label=word, depthshade=False)
+            for k in moved.apart(at):
+                axes.text(*moved.points[at, k], f" {k}", fontsize=8, color=colors.ink)
+            axes.set(**limits)
+            axes.view_init(elev=22, azim=-60 + 60 * (i - at) / turn)  # at rest while the points move
+            title = (
+                f"{titled(self.name, moved.what)}\npositions (the numbers, tokens) multiplied by {moved.shares[at]:.2f}"
+            )
+            figure.suptitle(title, color=colors.ink, fontsize=10)
+            legend = axes.legend(loc="upper left", fontsize=8, frameon=False, labelcolor=colors.ink)
+            legend.set_title("word", prop={"size": 8})
+            legend.get_title().set_color(colors.ink)
+
+        def page() -> str:
+            turnable = _plotly_figure(moved, colors, titled(self.name, moved.what))
+            text = str(turnable.to_html(include_plotlyjs=True, full_html=True))
+            return text.replace("<body>", f'<body style="margin:0;background:{colors.paper}">', 1)
+
+        draw(0)
+        return Animation(figure, draw, frames + turn, 110, titled(self.name, moved.what), page)

@@ -131,9 +131,9 @@ def theme_of(picture: str, theme: str) -> Theme:
 
 def signs_of(matrices: Sequence[Any]) -> tuple[int, int]:
     """Return the signs among the finite numbers of all matrices, (-1, 1), with 0 in place of a missing one."""
-    known = np.concatenate([np.asarray(one, np.float64).ravel() for one in matrices])
-    known = known[np.isfinite(known)]
-    return -int(np.any(known < 0)), int(np.any(known > 0))
+    values = np.concatenate([np.asarray(matrix, np.float64).ravel() for matrix in matrices])
+    values = values[np.isfinite(values)]
+    return -int(np.any(values < 0)), int(np.any(values > 0))
 
 
 def shared_scale(matrices: Sequence[Any], *, rooted: bool = True) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def shared_scale(matrices: Sequence[Any], *, rooted: bool = True) -> dict[str, A
         matrices: numbers that are drawn alike; those that are not finite do not count.
         rooted: whether colors follow a root where one matrix is much smaller than another.
     """
-    tops = [float(np.max(np.abs(one), where=np.isfinite(one), initial=0.0)) for one in matrices]
+    tops = [float(np.max(np.abs(matrix), where=np.isfinite(matrix), initial=0.0)) for matrix in matrices]
     return {"top": max(tops), "signs": signs_of(matrices), "rooted": rooted and min(tops) < max(tops) / 8}
 
 
@@ -273,10 +273,10 @@ class Canvas:
         from matplotlib.colors import FuncNorm
 
         numbers = np.asarray(numbers, np.float64)
-        known = numbers[np.isfinite(numbers)]
-        largest = float(np.max(np.abs(known), initial=0.0)) if top is None else top
+        finite = numbers[np.isfinite(numbers)]
+        largest = float(np.max(np.abs(finite), initial=0.0)) if top is None else top
         largest = largest or 1.0
-        below, above = (0, 1) if not signed else signs or ((-1, 1) if top is not None else signs_of([known]))
+        below, above = (0, 1) if not signed else signs or ((-1, 1) if top is not None else signs_of([finite]))
         below, above = (-1, 1) if below == above == 0 else (below, above)
         name = self.theme.diverging if below and above else self.theme.sequential
         colors = matplotlib.colormaps[name].with_extremes(bad=self.theme.faint)
@@ -344,14 +344,14 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, most)})
 
 
-def chosen(picture: str, name: str, wanted: Sequence[int] | None, count: int, most: int) -> list[int]:
+def chosen(picture: str, name: str, choice: Sequence[int] | None, count: int, most: int) -> list[int]:
     """Return the heads, pairs or channels to draw: the wanted ones, or `spread`.
 
     Raises:
         ValueError: an empty choice, or an index that does not exist.
     """
-    if wanted is None:
+    if choice is None:
         return spread(count, most)
-    if not wanted or not all(0 <= one < count for one in wanted):
-        raise ValueError(f"{picture}: {name} must be some of 0 ... {count - 1}, got {list(wanted)}")
-    return list(wanted)
+    if not choice or not all(0 <= index < count for index in choice):
+        raise ValueError(f"{picture}: {name} must be some of 0 ... {count - 1}, got {list(choice)}")
+    return list(choice)

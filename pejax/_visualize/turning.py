@@ -19,8 +19,8 @@ def planes_of(picture: str, encoding: Encoding, dims: Dims, params: Params) -> l
         ValueError: the encoding rotates nothing.
     """
     check_hooks(picture, encoding, "rotate")
-    one = _turn(encoding, dims, params, jnp.eye(dims.head_dim, dtype=jnp.float32), np.ones((1, dims.axes)))[0, :, 0]
-    moved = np.abs(one - np.diag(np.diag(one))) > 1e-7
+    turned = _turn(encoding, dims, params, jnp.eye(dims.head_dim, dtype=jnp.float32), np.ones((1, dims.axes)))[0, :, 0]
+    moved = np.abs(turned - np.diag(np.diag(turned))) > 1e-7
     pairs = [(channel, int(np.argmax(row))) for channel, row in enumerate(moved) if row.any()]
     pairs = [pair for pair in pairs if pair[0] < pair[1]]
     if not pairs:
@@ -66,7 +66,7 @@ def measured_frequencies(picture: str, encoding: Encoding, dims: Dims, params: P
     positions and fast ones are never mistaken for slow ones.
     """
     steps = 2.0 ** np.array(list(POWERS))
-    found = []
+    frequencies = []
     for axis in range(dims.axes):
         positions = np.zeros((len(steps), dims.axes))
         positions[:, axis] = steps
@@ -76,5 +76,5 @@ def measured_frequencies(picture: str, encoding: Encoding, dims: Dims, params: P
         for step, angle in zip(steps[1:], angles[1:], strict=True):
             predicted = frequency * step
             frequency = (predicted + np.angle(np.exp(1j * (angle - predicted)))) / step
-        found.append(frequency)
-    return np.stack(found, axis=1)
+        frequencies.append(frequency)
+    return np.stack(frequencies, axis=1)

@@ -30,7 +30,7 @@ def by_head_slot(
         split = lambda ours: [ours.T.reshape(-1, *per_head)]
         return (whole(named(part), shape[1], *per_head),), Layout(join, split)
     if part == "w_r":
-        turned = lambda one: np.moveaxis(one, 1, 0)
+        turned = lambda array: np.moveaxis(array, 1, 0)
         layout = Layout(lambda pieces: turned(pieces[0]), lambda ours: [turned(ours)])
         return (whole(named(part), shape[1], *per_head),), layout
     return (whole(named(part), *shape),), SAME

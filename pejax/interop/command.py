@@ -46,20 +46,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ignore", default="", metavar="NAMES", help="keys and tensors to leave unread: a,b.c,d.*")
     options = parser.parse_args(arguments)
     ignore = tuple(filter(None, options.ignore.split(",")))
-    paths = [path for given in options.paths for path in _configs(Path(given))]
+    paths = [path for argument in options.paths for path in _configs(Path(argument))]
     if paths != [Path(options.paths[0])]:
         return _list(paths, ignore)
     try:
-        found = _open(paths[0], ignore)
+        content = _open(paths[0], ignore)
     except ValueError as refusal:
         parser.error(str(refusal))
-    print(printable("\n".join(describe(found) if isinstance(found, Source) else _describe_config(*found))))
+    print(printable("\n".join(describe(content) if isinstance(content, Source) else _describe_config(*content))))
 
 
 def _configs(path: Path) -> list[Path]:
     """Return the path itself, or the files of a folder that holds JSON files and no config.json."""
-    found = sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
-    return found or [path]
+    files = sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
+    return files or [path]
 
 
 def _open(path: Path, ignore: Sequence[str]) -> Source | tuple[str, ModelConfig]:
@@ -76,8 +76,10 @@ def _list(paths: Sequence[Path], ignore: Sequence[str]) -> None:
     refused = 0
     for path in paths:
         try:
-            found = _open(path, ignore)
-            line = "accepted: " + _summary(*((found.name, found.config) if isinstance(found, Source) else found))
+            content = _open(path, ignore)
+            line = "accepted: " + _summary(
+                *((content.name, content.config) if isinstance(content, Source) else content)
+            )
         except ValueError as refusal:
             refused, line = refused + 1, f"refused: {refusal}"
         print(printable(f"{path}: {line}"))
@@ -132,9 +134,9 @@ def _carried(source: Source) -> list[str]:
     part_of = lambda name: name.removeprefix("model.").split(".")[0]
     parts = collections.Counter(map(part_of, names))
     many = [part for part, count in parts.items() if count > 20]
-    few = [name for name in names if part_of(name) not in many]
+    rare = [name for name in names if part_of(name) not in many]
     lines = [f"carried: {parts[part]} tensors of {part}" for part in many]
-    return lines + [f"carried: {name} {source.tensors[name].dtype} {source.tensors[name].shape}" for name in few]
+    return lines + [f"carried: {name} {source.tensors[name].dtype} {source.tensors[name].shape}" for name in rare]
 
 
 def _text(config: TransformerConfig) -> list[str]:
@@ -168,6 +170,6 @@ def _stack_lines(text: TransformerConfig | ViTConfig) -> list[str]:
     lines = [*(_picture(text) if isinstance(text, ViTConfig) else _text(text)), f"layers: {pattern}"]
     lines += [f"kind {number}: {layer}" for layer, number in letters.items()]
     for pe in dict.fromkeys(layer.attention.pe for layer in text.layers):
-        own = [number for number, layer in enumerate(text.layers) if layer.attention.pe == pe]
-        lines.append(f"encoding: {pe}: {len(own)} layer(s), from layer {own[0]}")
+        numbers = [number for number, layer in enumerate(text.layers) if layer.attention.pe == pe]
+        lines.append(f"encoding: {pe}: {len(numbers)} layer(s), from layer {numbers[0]}")
     return lines

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from pejax._arguments import shown
+from pejax._kinds import shown
 
 INERT = frozenset({
     *("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map"),
@@ -132,13 +132,13 @@ class Config:
         value = self(key, default)
         if value is None:
             return None
-        whole = value if not isinstance(value, float) or not value.is_integer() else int(value)
-        if isinstance(whole, bool) or not isinstance(whole, int) or whole < least:
+        number = value if not isinstance(value, float) or not value.is_integer() else int(value)
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{self.where}: {key} must be an integer of at least {least}, got {value!r}")
         largest = LARGEST if key in COUNTED else 2**53
-        if whole > largest:
+        if number > largest:
             raise ValueError(f"{self.where}: {key} must be at most {largest}, got {value!r}"[:400])
-        return whole
+        return number
 
     @overload
     def number(self, key: str, default: float = REQUIRED) -> float: ...
@@ -250,10 +250,10 @@ def read_names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         TypeError: they are no strings.
     """
-    found = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (names,)
-    if not all(isinstance(one, str) for one in found):
+    strings = (names,) if isinstance(names, str) else tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(string, str) for string in strings):
         raise TypeError(f"{argument} must be a string or a tuple of strings, got {shown(names)}")
-    return found
+    return strings
 
 
 def matches(patterns: Sequence[str]) -> Callable[[str], bool]:

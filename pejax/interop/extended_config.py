@@ -52,7 +52,9 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
         lengths = {} if name in ("linear", "dynamic_ntk") else {"trained_length": length}
         short = {"short_factors": [1.0] * len(options["long_factors"])} if name == "longrope" else {}
         said = {**NEEDED.get(name, {}), **short, **options, **lengths}
-        listed = {RENAMED.get(key, key): list(one) if isinstance(one, tuple) else one for key, one in said.items()}
+        listed = {
+            RENAMED.get(key, key): list(value) if isinstance(value, tuple) else value for key, value in said.items()
+        }
         _set_scaling(changed, {"rope_type": KINDS[name], **listed})
     if name != "dynamic_ntk":
         changed["max_position_embeddings"] = round(length * options["factor"])
@@ -63,10 +65,10 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     return changed
 
 
-def _only_term(own: TransformerConfig, extended: TransformerConfig) -> tuple[dict[str, Any], str, dict[str, Any]]:
+def _only_term(loaded: TransformerConfig, extended: TransformerConfig) -> tuple[dict[str, Any], str, dict[str, Any]]:
     """Return the options of RoPE, and the name and options of its only extension; all layers must have the same."""
     kinds = {(one.attention.pe, two.attention.pe)
-             for one, two in zip(own.layers, extended.layers, strict=True) if one.attention.pe != NONE}  # fmt: skip
+             for one, two in zip(loaded.layers, extended.layers, strict=True) if one.attention.pe != NONE}  # fmt: skip
     if len(kinds) != 1:
         raise ValueError(f"extend must be the same in all layers to be saved, got {len(kinds)} kinds of layers")
     before, after = kinds.pop()
@@ -93,15 +95,17 @@ def _set_scaling(config: dict[str, Any], said: dict[str, Any]) -> None:
     if config.get(length) is not None or config.get("model_type") == "phi3":  # it overrides the key in rope_scaling
         config[length] = said.get(length, config.get(length))
     if config.get("rope_parameters"):
-        kept = {key: one for key, one in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")}
-        config["rope_parameters"] = {**kept, **said}
+        rotary = {
+            key: value for key, value in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")
+        }
+        config["rope_parameters"] = {**rotary, **said}
     else:
         config["rope_scaling"] = said
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `rope_parameters`, which are the same for all layers."""
-    found = config["rope_parameters"]
-    if any(key in LAYER_TYPES for key in found):
+    parameters = config["rope_parameters"]
+    if any(key in LAYER_TYPES for key in parameters):
         raise ValueError("rope_parameters must be the same for all layers to be extended, got one set per layer type")
-    return found
+    return parameters

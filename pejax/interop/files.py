@@ -60,14 +60,14 @@ def list_tensors(directory: Path) -> dict[str, Tensor]:
     for name, file in placed.items():
         if not isinstance(file, str) or file != Path(file).name or file in ("", ".", ".."):
             raise ValueError(f"{index}: weight_map.{name} must be the name of a file in this folder, got {file!r}")
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in sorted(set(placed.values())):
-        found |= _list_file(directory, file)
-    actual = {name: tensor.file for name, tensor in found.items()}
-    for name in sorted(name for name in {*placed, *found} if placed.get(name) != actual.get(name)):
+        tensors |= _list_file(directory, file)
+    actual = {name: tensor.file for name, tensor in tensors.items()}
+    for name in sorted(name for name in {*placed, *tensors} if placed.get(name) != actual.get(name)):
         where = actual.get(name, "no file")
         raise ValueError(f"{index}: weight_map must say where {name} is, in {where}, got {placed.get(name)}")
-    return found
+    return tensors
 
 
 def require_model(path: Path) -> None:
@@ -87,18 +87,18 @@ def has_weights(directory: Path) -> bool:
 
 def other_weights(directory: Path) -> str:
     """Return the weights in a folder without safetensors files, and the way to those."""
-    found = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in directory.glob(kind))
-    if not found:
+    names = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in directory.glob(kind))
+    if not names:
         return "neither"
     convert = "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER), or that of another class"
-    return f"{found[0]}, a pickle, which can run code; where you trust it, convert it by transformers' {convert}"
+    return f"{names[0]}, a pickle, which can run code; where you trust it, convert it by transformers' {convert}"
 
 
 def _list_file(directory: Path, file: str) -> dict[str, Tensor]:
     """Return the tensors of one file."""
     with whole_file(directory / file), safe_open(directory / file, framework="numpy") as weights:
         slices = {name: weights.get_slice(name) for name in sorted(weights.keys())}
-        return {name: Tensor(file, one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: Tensor(file, part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
 
 
 @contextmanager
@@ -118,9 +118,9 @@ def only_finite(read: Reader) -> Reader:
         values = read(name, index)
         if not _is_finite(values):
             wide = values.astype(np.float32)
-            found = f"{np.isnan(wide).sum()} NaN and {np.isinf(wide).sum()} infinite"
+            counts = f"{np.isnan(wide).sum()} NaN and {np.isinf(wide).sum()} infinite"
             rule = f"{name} must hold finite numbers, or load(..., finite=False) allow others"
-            raise ValueError(f"{rule}, got {found} of {wide.size}")
+            raise ValueError(f"{rule}, got {counts} of {wide.size}")
         return values
 
     return checked
@@ -132,7 +132,7 @@ def _is_finite(values: np.ndarray) -> bool:
     infinity = np.asarray(np.inf, values.dtype).view(unsigned)
     bits, part = np.ravel(values, order="K").view(unsigned), 1 << 20
     magnitudes = (bits[start : start + part] & (np.iinfo(unsigned).max >> 1) for start in range(0, bits.size, part))
-    return all(np.max(one) < infinity for one in magnitudes)
+    return all(np.max(magnitude) < infinity for magnitude in magnitudes)
 
 
 def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Reader:
@@ -172,9 +172,9 @@ def write_folder(
         files = sorted({tensor.file for tensor in tensors.values()})
         size = 0
         for file in files:
-            own = {name: values(name) for name, tensor in tensors.items() if tensor.file == file}
-            size += sum(array.nbytes for array in own.values())
-            save_file(own, partial / file, metadata={"format": "pt"})
+            arrays = {name: values(name) for name, tensor in tensors.items() if tensor.file == file}
+            size += sum(array.nbytes for array in arrays.values())
+            save_file(arrays, partial / file, metadata={"format": "pt"})
         if files != [WEIGHTS]:
             placed = {name: tensor.file for name, tensor in sorted(tensors.items())}
             _write_json(partial / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})

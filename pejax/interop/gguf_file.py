@@ -240,9 +240,9 @@ class _Header:
             raise self.damaged(f"{len(data)} bytes instead of {count}")
         return data
 
-    def damaged(self, found: str) -> ValueError:
+    def damaged(self, damage: str) -> ValueError:
         """Return the error for a damaged header."""
-        return ValueError(f"{self.path} must have a whole GGUF header, got {found}")
+        return ValueError(f"{self.path} must have a whole GGUF header, got {damage}")
 
 
 def _shortest(value: np.floating) -> float:

@@ -81,9 +81,9 @@ def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
     file = read_header(path)
     family = file.keys.get("general.architecture")
     if family not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+        names = ", ".join(ARCHITECTURES)
         raise ValueError(
-            f"{path}: general.architecture must be one of {known}; others are not read yet, got {family!r}"
+            f"{path}: general.architecture must be one of {names}; others are not read yet, got {family!r}"
         )
     c = Config({key: value for key, value in file.keys.items() if not re.match(INERT, key)}, str(path))
     config = _config(c, file, family)
@@ -99,7 +99,7 @@ def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
 
 def _config(c: Config, file: GgufFile, family: str) -> dict[str, Any]:
     """Return the metadata in the words of config.json."""
-    own, keys = ARCHITECTURES[family], file.keys
+    architecture, keys = ARCHITECTURES[family], file.keys
     if keys.get("general.type", "model") != "model":
         raise ValueError(f"{file.path}: general.type must be 'model', got {keys['general.type']!r}")
     if (files := c("split.count", 0)) not in (0, 1):
@@ -120,8 +120,8 @@ def _config(c: Config, file: GgufFile, family: str) -> dict[str, Any]:
     kinds = {tensor.kind for tensor in file.tensors.values()}
     scaling = _scaling(c, file, family, base, channels)
     return {
-        "architectures": [own.model_class],
-        "model_type": own.model_type,
+        "architectures": [architecture.model_class],
+        "model_type": architecture.model_type,
         "vocab_size": vocab,
         "hidden_size": width,
         "intermediate_size": c.count(f"{family}.feed_forward_length"),
@@ -153,11 +153,11 @@ def _scaling(c: Config, file: GgufFile, family: str, base: float, channels: int)
     if kind == "none":
         c.must(f"{family}.rope.scaling.factor", 1.0)
         return {}
-    found: dict[str, Any] = {"rope_type": kind, "factor": c.number(f"{family}.rope.scaling.factor")}
+    scaling: dict[str, Any] = {"rope_type": kind, "factor": c.number(f"{family}.rope.scaling.factor")}
     if kind == "yarn":
         length = c.count(f"{family}.rope.scaling.original_context_length")
-        found["original_max_position_embeddings"] = length
-    return found
+        scaling["original_max_position_embeddings"] = length
+    return scaling
 
 
 def _llama3(file: GgufFile, base: float, channels: int) -> dict[str, Any]:
@@ -166,15 +166,17 @@ def _llama3(file: GgufFile, base: float, channels: int) -> dict[str, Any]:
     Raises:
         ValueError: other numbers.
     """
-    given = np.asarray(read_values(file, ROPE_FACTORS), np.float64)
-    factor = float(np.max(given))
+    factors = np.asarray(read_values(file, ROPE_FACTORS), np.float64)
+    factor = float(np.max(factors))
     low, high, length = LLAMA3.values()
     turns = length * base ** (-np.arange(0, channels, 2) / channels) / math.tau  # in the trained length
     smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
     expected = 1.0 / ((1.0 - smooth) / factor + smooth)
-    if given.shape != expected.shape or not np.allclose(given, expected, rtol=1e-4):
+    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
         rule = "must be the factors of Llama 3 with low_freq_factor=1, high_freq_factor=4 and a trained length of 8192"
-        raise ValueError(f"{file.path}: {ROPE_FACTORS} {rule}, got {given.size} factors from {given.min()} to {factor}")
+        raise ValueError(
+            f"{file.path}: {ROPE_FACTORS} {rule}, got {factors.size} factors from {factors.min()} to {factor}"
+        )
     return {"rope_type": "llama3", "factor": factor, **LLAMA3}
 
 
@@ -200,8 +202,8 @@ def _reader(file: GgufFile, sources: Mapping[str, str], config: Mapping[str, Any
         source = sources[name]
         permuted = heads.get(source.split(".")[-2])
         if permuted is None:
-            rows, *others = index or (slice(None),)
-            return read_values(file, source, rows)[(slice(None), *others)]
+            rows, *columns = index or (slice(None),)
+            return read_values(file, source, rows)[(slice(None), *columns)]
         values = read_values(file, source)
         pairs = values.reshape(permuted, -1, 2, *values.shape[1:])
         return pairs.swapaxes(1, 2).reshape(values.shape)[index]

@@ -33,17 +33,17 @@ def kept_type(params: str, slots: Sequence[Slot], tensors: Mapping[str, Tensor])
         return np.dtype("float32")
     if params != "file":
         return jnp.dtype(params)
-    found = {FLOATS[tensors[piece.tensor].dtype] for slot in slots for piece in slot.pieces}
-    return found.pop() if len(found) == 1 else np.dtype("float32")
+    dtypes = {FLOATS[tensors[piece.tensor].dtype] for slot in slots for piece in slot.pieces}
+    return dtypes.pop() if len(dtypes) == 1 else np.dtype("float32")
 
 
 def values_in(slots: Sequence[Slot], shape: tuple[int, ...], dtype: np.dtype, read: Reader, index: Index) -> np.ndarray:
     """Return a range of a parameter, a slice per axis; only this range is read from the files."""
-    index = tuple(slice(*one.indices(size)) for one, size in zip(index, shape, strict=True))
+    index = tuple(slice(*part.indices(size)) for part, size in zip(index, shape, strict=True))
     if slots[0].row is None:
         return _part(slots[0], index, read).astype(dtype, copy=False)
     rows = index[0]
-    value = np.empty([one.stop - one.start for one in index], dtype)
+    value = np.empty([part.stop - part.start for part in index], dtype)
     for slot in slots:
         if slot.row is not None and rows.start <= slot.row < rows.stop:
             value[slot.row - rows.start] = _part(slot, index[1:], read)
@@ -53,13 +53,13 @@ def values_in(slots: Sequence[Slot], shape: tuple[int, ...], dtype: np.dtype, re
 def _part(slot: Slot, index: Index, read: Reader) -> np.ndarray:
     """Return a range of a slot."""
     if slot.layout not in (SAME, TRANSPOSED):
-        joined = slot.layout.join([read(one.tensor, one.index) for one in slot.pieces])
+        joined = slot.layout.join([read(piece.tensor, piece.index) for piece in slot.pieces])
         return (joined if slot.added is None else with_row(joined, read(slot.added.tensor, slot.added.index)))[index]
     (piece,) = slot.pieces
-    wanted = [*(index if slot.layout is SAME else index[::-1])]
-    own = wanted[piece.axis]
-    wanted[piece.axis] = slice(own.start + piece.start, own.stop + piece.start)
-    return slot.layout.join([read(piece.tensor, tuple(wanted))])
+    slices = [*(index if slot.layout is SAME else index[::-1])]
+    along = slices[piece.axis]
+    slices[piece.axis] = slice(along.start + piece.start, along.stop + piece.start)
+    return slot.layout.join([read(piece.tensor, tuple(slices))])
 
 
 def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable[[Index], np.ndarray]) -> jax.Array:
@@ -68,10 +68,10 @@ def on_devices(shape: tuple[int, ...], sharding: NamedSharding, values: Callable
     by_range: dict[Any, list[Any]] = {}
     for device, index in places.items():
         index = () if index is None else index
-        by_range.setdefault(tuple((one.start, one.stop) for one in index), []).append(device)
+        by_range.setdefault(tuple((part.start, part.stop) for part in index), []).append(device)
     shards = {}
     for bounds, devices in by_range.items():
-        value = values(tuple(slice(*one) for one in bounds))
+        value = values(tuple(slice(*ends) for ends in bounds))
         shards |= {device: jax.device_put(value, device) for device in devices}
     return jax.make_array_from_single_device_arrays(shape, sharding, [shards[device] for device in places])
 
@@ -94,7 +94,7 @@ def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[A
         raise ValueError(f"mesh must have axes out of {', '.join(AXES)}, got {', '.join(map(str, mesh.shape))}")
     key_heads = functools.reduce(math.gcd, [layer.attention.kv_heads for layer in layers])
     specs = partition_specs(variables, {name: axis for name, axis in RULES.items() if axis in mesh.shape})
-    found, whole = {}, dict[str, None]()
+    shardings, rules = {}, dict[str, None]()
     for (path, variable), (_, spec) in zip(nnx.to_flat_state(variables), nnx.to_flat_state(specs), strict=True):
         entries = []
         for name, axis, size in zip(logical_axes(variable), spec.get_value(), variable.shape, strict=True):
@@ -103,8 +103,8 @@ def shardings(variables: Any, layers: Sequence[Any], mesh: Mesh) -> dict[tuple[A
             entries.append(axis if fits else None)
             if not fits:
                 rule = f"{key_heads} key heads" if name == "heads" else f"{name} {size}"
-                whole[f"{rule} over {axis}={mesh.shape[axis]}"] = None
-        found[path] = NamedSharding(mesh, PartitionSpec(*entries))
-    if whole:
-        warnings.warn(f"whole on every device, because devices do not divide them: {', '.join(whole)}", stacklevel=3)
-    return found
+                rules[f"{rule} over {axis}={mesh.shape[axis]}"] = None
+        shardings[path] = NamedSharding(mesh, PartitionSpec(*entries))
+    if rules:
+        warnings.warn(f"whole on every device, because devices do not divide them: {', '.join(rules)}", stacklevel=3)
+    return shardings

@@ -47,21 +47,21 @@ def rope_from_config(
         raise ValueError(f"layer_type must be None or one of {', '.join(LAYER_TYPES)}, got {layer_type!r}")
     c = Config(config)
     if "model_type" in config:
-        found = _of_model(c, layer_type)
+        spec = _of_model(c, layer_type)
     else:
         base, rotated_fraction = c.number("rotary_emb_base", base), c.number("rotary_pct", rotated_fraction)
-        found = read_rope(c, layer_type, pairing=pairing, base=base, rotated_fraction=rotated_fraction)
-    for one in c.parts:
-        one.close()
-    return found
+        spec = read_rope(c, layer_type, pairing=pairing, base=base, rotated_fraction=rotated_fraction)
+    for part in c.parts:
+        part.close()
+    return spec
 
 
 def _of_model(c: Config, layer_type: str | None) -> EncodingSpec:
     """Return the rotary encoding of a model's layers of this type."""
     layers = [layer.attention for stack in stacks(architecture_of(c.keys).read(c)).values() for layer in stack.layers]
     kinds = {None: (True, False), "full_attention": (False,), "sliding_attention": (True,)}[layer_type]
-    own = {one.pe for one in layers if (one.window is not None) in kinds}
-    rotary = [pe for pe in own if isinstance(pe, EncodingSpec) and pe.name == "rope"]
+    specs = {layer.pe for layer in layers if (layer.window is not None) in kinds}
+    rotary = [pe for pe in specs if isinstance(pe, EncodingSpec) and pe.name == "rope"]
     if len(rotary) != 1:
         rule = "layer_type must name layers that have the same rotary encoding"
         raise ValueError(f"{rule}, got {layer_type!r} for {c.keys['model_type']} with {len(rotary)} encodings")

@@ -35,7 +35,7 @@ def layer_types(c: Config, default: Sequence[str] | None = None) -> list[str]:
     """Return the type of attention of every layer, from `layer_types`, or the default, or "full_attention"."""
     layers = c.count("num_hidden_layers")
     types = c("layer_types", ["full_attention"] * layers if default is None else list(default))
-    if not isinstance(types, list) or len(types) != layers or not all(one in LAYER_TYPES for one in types):
+    if not isinstance(types, list) or len(types) != layers or not all(kind in LAYER_TYPES for kind in types):
         rule = f"layer_types must be num_hidden_layers={layers} names out of {', '.join(LAYER_TYPES)}"
         raise ValueError(f"{c.where}: {rule}, got {str(types)[:80]}")
     return types
@@ -83,8 +83,8 @@ def rotary_decoder(
         local = slides if "sliding_attention" in bases else None
         rope = partial(read_rope, c, kind, pairing=pairing, base=base, local=local)
         pe = rope(rotated_fraction=rotated_fraction) if turned else NONE
-        own = replace(layer.attention, pe=pe, window=window if slides else None)
-        return replace(layer, attention=own)
+        attention_config = replace(layer.attention, pe=pe, window=window if slides else None)
+        return replace(layer, attention=attention_config)
 
     layers = tuple(itertools.starmap(own_layer, zip(types, rotated or [True] * len(types), strict=True)))
     causal = c.flag("is_causal", True)
@@ -110,9 +110,17 @@ def uniform_model(
     padding: str = "counted",
 ) -> TransformerConfig:
     """Return the config of a model whose layers are all the same; `layers` is the key of their number."""
-    same = (layer,) * c.count(layers)
+    stack = (layer,) * c.count(layers)
     return TransformerConfig(
-        c.count("vocab_size"), width, length, same, causal, norm=norm, embed_norm=embed_norm, head=head, padding=padding
+        c.count("vocab_size"),
+        width,
+        length,
+        stack,
+        causal,
+        norm=norm,
+        embed_norm=embed_norm,
+        head=head,
+        padding=padding,
     )
 
 

@@ -78,7 +78,7 @@ def _check_name(part: object, name: object) -> None:
         raise ValueError(f"{rule}, got {part!r}{did_you_mean(alone, PARTS)}")
     if not isinstance(name, str) or not name:
         raise ValueError(f"names[{part!r}] must be a name in the file, without .weight, got {name!r}")
-    found, in_layer = {*re.findall(r"{.*?}", name)}, PARTS[alone].in_layer
-    if not found <= PLACEHOLDERS or ("{n}" in found) != in_layer:
+    fields, in_layer = {*re.findall(r"{.*?}", name)}, PARTS[alone].in_layer
+    if not fields <= PLACEHOLDERS or ("{n}" in fields) != in_layer:
         rule = "hold {n}, the number of the layer" if in_layer else "hold no {n}, because it is outside the layers"
         raise ValueError(f"names[{part!r}] must {rule}, got {name!r}")

@@ -34,13 +34,15 @@ def with_values(source: Source, read: Reader) -> Source:
 
 def _untied(source: Source) -> Source:
     """Return the source with an untied head."""
-    own = source.config
-    head = None if isinstance(own, ViTConfig) else head_stack(own).head
-    if head is not None and not isinstance(own, ViTConfig):
-        own = with_head(own, replace(head, tied=False))
+    source_config = source.config
+    head = None if isinstance(source_config, ViTConfig) else head_stack(source_config).head
+    if head is not None and not isinstance(source_config, ViTConfig):
+        source_config = with_head(source_config, replace(head, tied=False))
     config = {**source.config_json, "tie_word_embeddings": False}
-    changes_more = source.architecture.read(Config(config)) != own  # in T5, the flag also sets a scale
-    return replace(source, config=own, config_json=source.config_json if changes_more else config, head_copy=None)
+    changes_more = source.architecture.read(Config(config)) != source_config  # in T5, the flag also sets a scale
+    return replace(
+        source, config=source_config, config_json=source.config_json if changes_more else config, head_copy=None
+    )
 
 
 def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:
@@ -56,10 +58,10 @@ def _check_values(source: Source, read: Reader) -> None:
             raise ValueError(f"{copy} must be the same as {original}, got other values")
     for pattern, values in source.architecture.fixed:
         for name in (name for name in source.tensors if re.search(pattern, name)):
-            expected, found = values(source.config), read(name, ())
-            if found.shape != expected.shape:
-                raise ValueError(f"{name} must have shape {expected.shape} per config.json, got {found.shape}")
-            largest = float(np.max(np.abs(found.astype(np.float64) - expected)))
-            if not largest <= max(1e-5, float(jnp.finfo(found.dtype).eps)):
+            expected, stored = values(source.config), read(name, ())
+            if stored.shape != expected.shape:
+                raise ValueError(f"{name} must have shape {expected.shape} per config.json, got {stored.shape}")
+            largest = float(np.max(np.abs(stored.astype(np.float64) - expected)))
+            if not largest <= max(1e-5, float(jnp.finfo(stored.dtype).eps)):
                 rule = f"{name} must have the values of {values.__name__}, as in the model"
                 raise ValueError(f"{rule}, got values that differ by {largest:.3g}")

@@ -12,6 +12,7 @@ from pejax.interop.config import read_json
 from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
 from pejax.interop.source import find_gguf
+from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4
 """Types of tokens in GGUF files: special ones are no part of ordinary text, user-defined ones are never split."""
@@ -48,12 +49,21 @@ class Tokenizer:
         Args:
             text: any text.
             special: whether tokens that the model expects around every text are added, such as `<s>` or `[CLS]`.
+
+        Raises:
+            ValueError: a text that the tokenizer cannot encode.
         """
-        return self.library.encode(text, add_special_tokens=special).ids
+        with library_errors("text must be one that the tokenizer can encode, got"):
+            return self.library.encode(text, add_special_tokens=special).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD."""
-        return self.library.decode([*map(int, ids)], skip_special_tokens=False)
+        """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD.
+
+        Raises:
+            ValueError: ids that the tokenizer cannot decode.
+        """
+        with library_errors("ids must be those that the tokenizer can decode, got"):
+            return self.library.decode([*map(int, ids)], skip_special_tokens=False)
 
     def stream(self, ids: Iterable[int], *, stop: str | int | Sequence[str | int] = ()) -> Iterator[str]:
         """Return the text of token ids in pieces as they come; a character waits until all of its bytes are there.
@@ -80,7 +90,8 @@ class Tokenizer:
         stream, pending = DecodeStream(skip_special_tokens=False), []  # tokens of a character that is not whole yet
         for token in ids:
             pending.append(token)
-            piece = stream.step(self.library, token)
+            with library_errors("ids must be those that the tokenizer can decode, got"):
+                piece = stream.step(self.library, token)
             if piece is not None:
                 pending.clear()
                 yield piece
@@ -140,10 +151,11 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
     """Return the tokenizer of the library, without truncation and padding."""
     from tokenizers import Tokenizer as Library
 
-    try:
+    message = f"{name} must be a tokenizer of the package tokenizers, got"
+    if reason := failure_of(content):
+        raise ValueError(f"{message} {reason}")
+    with library_errors(message):
         tokenizer = Library.from_str(json.dumps(content))
-    except Exception as error:  # the library raises no narrower exception
-        raise ValueError(f"{name} must be a tokenizer of the package tokenizers, got {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -154,10 +166,10 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
     all_ids: list[int] = []
     for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last one counts most
         content = read_json(folder / file) if (folder / file).exists() else {}
-        given = content.get(f"{name}_token_id")
-        ids = given if isinstance(given, list) else [] if given is None else [given]
+        token_id = content.get(f"{name}_token_id")
+        ids = token_id if isinstance(token_id, list) else [] if token_id is None else [token_id]
         if not all(type(token_id) is int for token_id in ids):
-            raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {given!r}")
+            raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {token_id!r}")
         token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
         text = token.get("content") if isinstance(token, dict) else token
         named_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
@@ -168,9 +180,9 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
 def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
     """Return the tokenizer that the metadata of a GGUF file describes."""
     get = lambda name, default=None: keys.get(f"tokenizer.ggml.{name}", default)
-    for name, known in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
-        if get(name) not in known:
-            rule = f"tokenizer.ggml.{name} must be one of {', '.join(known)}; others are not read yet"
+    for name, choices in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
+        if get(name) not in choices:
+            rule = f"tokenizer.ggml.{name} must be one of {', '.join(choices)}; others are not read yet"
             raise ValueError(f"{path}: {rule}, got {get(name)!r}")
     tokens, kinds = get("tokens", []), get("token_type", [])
     vocab = {token: number for number, token in enumerate(tokens)}

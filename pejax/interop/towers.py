@@ -76,18 +76,20 @@ def text_tower(config: Mapping[str, Any], find: Callable[[object], Architecture]
     """
     tower, text = TOWERS[config["model_type"]], config.get("text_config")
     kind = text.get("model_type", tower.text) if isinstance(text, Mapping) else tower.text
-    own = find(kind)
-    ignored = f"{CARRIED}|{own.ignored}" if own.ignored else CARRIED
-    read = partial(_read, tower=tower, own=own, defaults=DEFAULTS.get(kind, {}))
-    inert = (*INERT, *(() if text is not None else own.inert))
-    return own._replace(read=read, ignored=ignored, inside=INSIDE, inert=inert)
+    architecture = find(kind)
+    ignored = f"{CARRIED}|{architecture.ignored}" if architecture.ignored else CARRIED
+    read = partial(_read, tower=tower, architecture=architecture, defaults=DEFAULTS.get(kind, {}))
+    inert = (*INERT, *(() if text is not None else architecture.inert))
+    return architecture._replace(read=read, ignored=ignored, inside=INSIDE, inert=inert)
 
 
-def _read(c: Config, tower: Tower, own: Architecture, defaults: Mapping[str, Any]) -> ModelConfig:
+def _read(c: Config, tower: Tower, architecture: Architecture, defaults: Mapping[str, Any]) -> ModelConfig:
     """Read the text model's config: in `text_config`, or in older files among the keys of the other tower."""
-    text = c.part("text_config", inert=own.inert, neutral=own.neutral) if "text_config" in c.keys else c
+    text = (
+        c.part("text_config", inert=architecture.inert, neutral=architecture.neutral) if "text_config" in c.keys else c
+    )
     text.defaults(**defaults)
     tied = c.flag("tie_word_embeddings", tower.tied) or (not tower.tied and text.flag("tie_word_embeddings", False))
     text.keys_read.add("tie_word_embeddings")
     text.keys["tie_word_embeddings"] = tied
-    return own.read(text)
+    return architecture.read(text)

@@ -36,8 +36,8 @@ def vision_transformer(
         if min(sides) < side:
             raise ValueError(f"{c.where}: image_size must be at least patch_size={side}, got {c('image_size', image)}")
     layers, channels = c.count("num_hidden_layers"), c.count("num_channels", 3)
-    given = {"norm": layer.norm, **options}
-    return ViTConfig(patch=side, channels=channels, width=c.count("hidden_size"), layers=(layer,) * layers, **given)
+    fields = {"norm": layer.norm, **options}
+    return ViTConfig(patch=side, channels=channels, width=c.count("hidden_size"), layers=(layer,) * layers, **fields)
 
 
 def vision_tower(read: Callable[[Config], ViTConfig], inert: tuple[str, ...]) -> Callable[[Config], ViTConfig]:

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked, shown
+from pejax._arguments import checked
 from pejax._attention.by_example import rotates_alone
 from pejax._attention.flax_api import attention_fn
 from pejax._dims import Dims
@@ -24,8 +24,10 @@ from pejax._encoding import (
     layer_params,
     merge_params,
     named,
+    own_dims,
     shared_params,
 )
+from pejax._kinds import shown
 from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 from pejax.models.stack.extents import own_extents, with_segments
@@ -134,8 +136,8 @@ class PositionalAttention(nnx.Module):
         """
         dims = self.dims
         if (query.shape[-2:], key.shape[-2]) != ((dims.heads, dims.head_dim), dims.kv_heads):
-            wanted = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
-            raise ValueError(f"query and key must have {wanted} as in dims, got {query.shape} and {key.shape}")
+            expected = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
+            raise ValueError(f"query and key must have {expected} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
         bound = self._bound or _Bound(self._default_positions(queries, keys), None, None, None)
         (q_tokens, k_tokens, extent, step), bound.is_read = bound.arguments, True
@@ -193,7 +195,7 @@ class PositionalAttention(nnx.Module):
 @checked
 def attention_module(
     encoding: Encoding,
-    dims: Dims,
+    dims: Dims | None,
     rngs: nnx.Rngs,
     *,
     shared: PositionalAttention | None = None,
@@ -213,7 +215,7 @@ def attention_module(
     Args:
         encoding: the record.
         dims: the dims that the encoding was made for; heads and head_dim as in the layer. Calls are causal if they are,
-            or if the encoding was made so, whatever mask is given.
+            or if the encoding was made so, whatever mask is given. None = the encoding's own.
         rngs: random streams; parameters are drawn from `params`.
         shared: the module of the model's first layer, if all layers share the parameters of `init` (T5 has one table
             for all layers). None = this module gets its own.
@@ -223,4 +225,4 @@ def attention_module(
         ValueError: the encoding embeds and `embedded` is False.
     """
     check_embedded(encoding, embedded)
-    return PositionalAttention(encoding, dims, rngs, shared=shared, embedded=embedded)
+    return PositionalAttention(encoding, own_dims(encoding, dims), rngs, shared=shared, embedded=embedded)

@@ -75,13 +75,13 @@ def partition_specs(variables: Any, rules: Rules) -> Any:
     """
 
     def spec(variable: nnx.Variable) -> nnx.Variable:
-        taken: set[str] = set()
+        used: set[str] = set()
         entries = []
         for name in logical_axes(variable):
             mesh_axes = rules.get(name) if name is not None else None
-            wanted = (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
-            free = tuple(axis for axis in wanted if axis not in taken)
-            taken.update(free)
+            requested = (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
+            free = tuple(axis for axis in requested if axis not in used)
+            used.update(free)
             entries.append(free[0] if len(free) == 1 else free or None)
         return variable.replace(PartitionSpec(*entries))
 

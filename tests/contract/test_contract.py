@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import HOOKS, mostly_slow, slow
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from pejax._compose import PLACES
 from pejax._encoding import from_distance, merge_params, split_params
 from pejax._explain import SENTENCES
 from pejax._positions import as_token_positions
+from pejax.models import attention_module
 from pejax.specs import parse
 
 DIMS = Dims(heads=4, head_dim=8)
@@ -387,3 +389,18 @@ def test_values_that_read_their_whole_tile_do_not_add_up():
     for seed in range(4):
         with pytest.raises(AssertionError, match="a tile of a hook differs from the slice"):
             testing.assert_tile_consistent(Encoding(relative_values=values), {}, Dims(heads=2, head_dim=4), seed=seed)
+
+
+def test_without_dims_an_encodings_own_are_meant():
+    encoding, other = pejax.encodings.alibi(DIMS), Dims(heads=4, head_dim=8, causal=True)
+    checks = (testing.shift_deviation, testing.assert_shift_invariant, testing.assert_tile_consistent)
+    for check in checks:
+        assert check(encoding, {}) == check(encoding, {}, DIMS)
+    rngs = nnx.Rngs(0)
+    assert attention_module(encoding, None, rngs).dims == DIMS
+    assert attention_module(encoding, other, rngs).dims == other
+    assert pejax.extend_encoding(encoding, None, pejax.extensions.llama4()).dims == DIMS
+    unmade = Encoding(distance_bias=lambda params, relative: -1.0 * relative)
+    for call in (lambda: testing.assert_tile_consistent(unmade, {}), lambda: attention_module(unmade, None, rngs)):
+        with pytest.raises(ValueError, match=r"dims must be given with an encoding made without dims .*, got None"):
+            call()

@@ -56,7 +56,7 @@ MAY_IMPORT = {
     },
     "visualize": {"_text", "_visualize"},
 }
-BELOW_ALL = {"_arguments", "_hook_calls", "_host", "_names"}
+BELOW_ALL = {"_arguments", "_kinds", "_hook_calls", "_host", "_names"}
 """Parts that every other may import; they import none but these."""
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {
@@ -268,3 +268,17 @@ def test_modules_that_need_extras_are_imported_when_they_are_used():
     script = f"import pejax; print({', '.join(names)})"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert run.stdout.split() == ["pejax.interop", "ViT", "pejax.testing", "pejax.visualize"]
+
+
+def test_no_module_of_the_library_imports_itself_through_others():
+    """Imports inside functions, which run later, are not counted."""
+    arrows = {}
+    for module, path in PEJAX.items():
+        top = ast.Module([node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)], [])
+        names = {f"{node.module}.{alias.name}" for node in top.body for alias in node.names}
+        arrows[module] = {name if name in PEJAX else name.rpartition(".")[0] for name in names} & PEJAX.keys() - {
+            module
+        }
+    while ends := {module for module, targets in arrows.items() if not targets & arrows.keys()}:
+        arrows = {module: targets for module, targets in arrows.items() if module not in ends}
+    assert not arrows, f"in a circle, or above one: {sorted(arrows)}"

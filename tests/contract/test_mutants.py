@@ -580,7 +580,7 @@ MUTANTS = {
     "cpb: the table read from its corner": (offset_table.look_up, "reach) + reach", "reach)", CPB),
     "cpb: the table read beyond its border": (offset_table.within_table, "jnp.all(", "jnp.any(", CPB),
     "fire: query - key": (fire._bias, '(-params["e"], params["e"])', '(params["e"], -params["e"])', FIRE),
-    "fire: a direction at no distance": (fire._bias, "after, here)", "after, before)", FIRE),
+    "fire: a direction at no distance": (fire._bias, "after, value)", "after, before)", FIRE),
     "fire: no direction": (fire._bias, "b + turn", "b", FIRE),
     "lookhere: query - key": (lookhere._inside, "parts[0]) >= 0", "parts[0]) <= 0", LOOKHERE),
     "lookhere: open cones": (lookhere._inside, "parts[0]) >= 0", "parts[0]) > 0", LOOKHERE),

@@ -39,7 +39,7 @@ def small(count: int = 20, size: int = 8) -> data.Dataset:
     images = np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None], (count, size, size, 1))
     held = data.Images(images, (np.arange(count) % 5).astype(np.uint8))
     return data.Dataset(
-        train=held, test=held.resized, classes=tuple("abcde"), channels=1, size=size, mean=(0.0,), std=(1 / 255,),
+        train=held, test=held.at_size, classes=tuple("abcde"), channels=1, size=size, mean=(0.0,), std=(1 / 255,),
         mirror=True, note="", identity="small",
     )  # fmt: skip
 
@@ -103,8 +103,8 @@ def test_resizing_is_bicubic_and_antialiased(clothes: data.Dataset) -> None:
     few = data.Images(clothes.train.images[:5], clothes.train.labels[:5])
     for size in (12, 64):
         expected = Image.fromarray(few[3][0][..., 0]).resize((size, size), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(few.resized(size)[3][0][..., 0], expected)
-        assert few.resized(size)[3][1] == few[3][1]
+        np.testing.assert_array_equal(few.at_size(size)[3][0][..., 0], expected)
+        assert few.at_size(size)[3][1] == few[3][1]
     assert clothes.test(12)[7][0].shape == (12, 12, 1)
     checks = np.indices((32, 32)).sum(0) % 2 * 255
     np.testing.assert_allclose(source.resize(checks[..., None].astype(np.uint8), 8), 127.5, atol=4)
@@ -173,7 +173,7 @@ def test_glyphs_have_true_detail_at_every_size() -> None:
     base = glyphs.draw("test", 28, 34).in_memory()
     for size in (12, 36, 64):
         native = glyphs.draw("test", size, 34).in_memory()
-        enlarged = base.resized(size).in_memory().images.astype(float)
+        enlarged = base.at_size(size).in_memory().images.astype(float)
         difference = np.abs(native.images - enlarged).mean()
         assert 1 < difference < 20, "the same scene, not the same pixels"
         if size > 28:
@@ -305,7 +305,7 @@ def test_the_full_set_is_never_fetched(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _with(ds: data.Dataset, images: data.Images) -> data.Dataset:
-    return source.dataclasses.replace(ds, train=images, test=images.resized)
+    return source.dataclasses.replace(ds, train=images, test=images.at_size)
 
 
 def _glyphs() -> data.Dataset:

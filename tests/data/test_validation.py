@@ -34,7 +34,7 @@ def test_the_validation_images_are_as_sharp_as_the_test_images():
     stored = Images(load("fashion").train.images[:50], load("fashion").train.labels[:50])
     dataset = load("fashion", size=8)
     dataset = with_validation(
-        Dataset(**{**vars(dataset), "train": stored.resized(8).in_memory(), "train_at": stored.resized}), fraction=0.2
+        Dataset(**{**vars(dataset), "train": stored.at_size(8).in_memory(), "train_at": stored.at_size}), fraction=0.2
     )
     for image, _ in dataset.test(28):
         assert any(np.array_equal(image, one) for one in stored.images)

@@ -28,6 +28,21 @@ def test_a_run_is_loaded_as_the_page_says(name, capsys):
         assert re.match(r"b[\"'].+[\"']$", capsys.readouterr().out.splitlines()[-1])
 
 
+def test_a_training_step_goes_as_the_page_says(tmp_path, monkeypatch, capsys):
+    page = (DOCS / "training-step.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    space = {}
+    for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "training-step.md", "exec"), space)
+    said = capsys.readouterr().out
+    assert "(16,) alibi\n" in said
+    assert re.search(r"length 16 · shakespeare-\w+-bytes, 4,544,709 tokens", said)
+    assert re.search(r"^5\.5\d+ 128\.0$", said, re.MULTILINE)
+    assert re.search(r"^4 5\.5\d+$", said, re.MULTILINE)
+    assert "perplexity" in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_citation_is_that_of_the_file():
     file = dict(re.findall(r'^([\w-]+): "?(.*?)"?$', (ROOT / "CITATION.cff").read_text(), re.MULTILINE))
     author = re.search(r"- name: (.*)", (ROOT / "CITATION.cff").read_text())[1]

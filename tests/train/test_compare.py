@@ -36,11 +36,12 @@ SMALL = (
 )  # fmt: skip
 
 
-def store(run, extend, *top1: int) -> None:
+def store(run, extend, *top1: int, **made_by: str) -> None:
     """Write results of 100 images per size as the trainer would, and that the run is done."""
     rows = tuple(ResolutionRow(28 + 4 * place, 49, correct, 100) for place, correct in enumerate(top1))
     run.folder.mkdir(parents=True, exist_ok=True)
-    ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", rows).save(run.folder)
+    found = ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", rows, made_by=made_by)
+    found.save(run.folder)
     write_atomic(run.folder / "outcome.json", json.dumps(Outcome("done").__dict__))
 
 
@@ -194,6 +195,34 @@ def test_runs_that_diverged_are_in_the_table(tmp_path):
     text = markdown(comparison, rows_of(comparison, {candidate: runs}), 28, [])
     assert "| rope (1 of 2 seeds) |" in text
     assert "- rope seed 1 diverged: the loss is nan at step 3" in text
+
+
+def test_numbers_of_another_judge_are_not_averaged(tmp_path):
+    comparison = read(["--pe=rope", "--seeds=3", f"--out={tmp_path}"])
+    (candidate,) = comparison.candidates["rope"]
+    runs = [run_of(comparison, candidate, seed) for seed in comparison.seeds]
+    for run, judge in zip(runs, ("cd", "ab", "ab"), strict=True):
+        store(run, "none", 60 if judge == "ab" else 90, judge=judge)
+    text = markdown(comparison, rows_of(comparison, {candidate: runs}), 28, [])
+    assert "| rope (2 of 3 seeds) | **60.0 ±0.0** |" in text
+    assert (
+        "- rope seed 0 with none is left out: numbers of one table must be made by the same judge, got ab and cd"
+        in text
+    )
+
+
+def test_results_of_another_sampling_are_not_what_was_asked_for(tmp_path):
+    options = ["--task=dit", "--pe=rope", "--seeds=1", f"--out={tmp_path}"]
+    comparison = read(options)
+    run = run_of(comparison, Candidate("rope", "rope"), 0)
+    run.folder.mkdir(parents=True)
+    save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
+    (run.folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    require_own(comparison, run)
+    for option in ("guidance=3.0", "sampling_steps=9", "eval_shapes='28,56'"):
+        flag = f"--{option}".replace("'", "")
+        with pytest.raises(ValueError, match=f"this run has {option}; give another --out"):
+            require_own(read([*options, flag]), run)
 
 
 @pytest.mark.slow

@@ -109,8 +109,50 @@ def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatc
     assert read == [("self_extend", (256,))]
     assert "measured already: 3" in capsys.readouterr().out
     after = [json.loads(line) for line in (out / "lines.jsonl").read_text().splitlines() if line.endswith("}")]
-    timeless = lambda found: [{key: value for key, value in one.items() if key != "seconds"} for one in found]
+    timed = ("seconds", "digest")
+    timeless = lambda found: [{key: value for key, value in one.items() if key not in timed} for one in found]
     assert timeless(after) == timeless(before[:4])
+
+
+def test_a_model_of_the_same_shapes_does_not_get_the_numbers_of_another(run, text, tmp_path, capsys):
+    """What differs is one weight; the same weights in another folder are the same model."""
+    llama = write(tmp_path / "llama", vocab_size=260)
+    models = [tmp_path / name / "tiny.gguf" for name in ("a", "b", "c")]
+    for one in models:
+        one.parent.mkdir()
+        write_gguf(one, llama, **byte_tokens())
+    content = bytearray(models[1].read_bytes())
+    content[-70] ^= 1
+    models[1].write_bytes(content)
+    measure = lambda model: program.main([
+        f"--model={model}", f"--data=file:{text}", "--windows=1", "--passkey=0", "--extend=none", "--lengths=32",
+        f"--out={tmp_path / 'out'}",
+    ])  # fmt: skip
+    assert measure(models[0]) == 0
+    assert "weights='" in refused(capsys, lambda: measure(models[1]))
+    assert measure(models[2]) == 0
+    assert "measured already: 1" in capsys.readouterr().out
+    place = tmp_path / "out" / "lines.jsonl"
+    place.write_text(place.read_text().replace('"length": 32', '"length": 33'))
+    assert "changed since it was written" in refused(capsys, lambda: measure(models[0]))
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_model_is_measured_with_its_extension_once(run, model, text, tmp_path, capsys):
+    """Its config.json has the extension; settings that it was not tuned with are refused."""
+    options = ("--extend=none", "--lengths=64", "--passkey=0", f"--out={tmp_path / 'out'}", "--steps=1", "--length=64")
+    assert run("--finetune=yarn(factor=4),pi", *options) == 0
+    found = {one["name"]: one for one in lines(tmp_path / "out")}
+    for extend, loaded in {"yarn(factor=4)": None, "pi": "pi"}.items():
+        (tuned,) = (tmp_path / "out").glob(f"tuned-{extend[:2]}*/model")
+        ours, _ = interop.load(tuned, extend=loaded)
+        corpus = retokenized_corpus(load_text(f"file:{text}"), str(model), 260)
+        ids = jnp.asarray(evaluation_windows(corpus, 64, 1)[0][:, -65:])
+        expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
+        np.testing.assert_allclose(found[f"{extend}, fine-tuned"]["losses"], [expected], rtol=1e-5)
+    assert len({one["made_by"]["weights"] for one in found.values()}) == 3
+    error = refused(capsys, lambda: run("--finetune=pi", *options, "--lr=1"))
+    assert "made with lr=0.0002, this run has lr=1.0" in error
 
 
 def test_extensions_are_compared_window_by_window():

@@ -17,7 +17,7 @@ from train.devices.mesh import AXES, make_mesh, parse_mesh
 from train.engine.abstract_step import compile_step
 from train.plan import program as plan
 from train.plan.collectives import collectives
-from train.plan.estimate import ROOM, arithmetic, divides, estimate, meshes, ranked
+from train.plan.estimate import ROOM, arithmetic, divides, estimate, meshes, rank_meshes
 from train.plan.program import main, read, shortage
 from train.plan.topology import GIB, parse_topology
 from train.plan.weak_scaling import scaling
@@ -89,7 +89,7 @@ def test_meshes_are_all_that_share_the_work_evenly(devices):
 
 def test_meshes_that_fit_come_first_by_their_bound():
     subject, topology, _ = read(SEVEN)
-    found = ranked(subject, topology)
+    found = rank_meshes(subject, topology)
     fits = [sum(entry.memory.values()) <= ROOM * 95 * GIB for entry in found]
     assert fits == sorted(fits, reverse=True)
     bounds = [entry.bound for entry, does in zip(found, fits, strict=True) if does]
@@ -217,7 +217,7 @@ def test_weak_scaling_keeps_each_chips_arithmetic():
     np.testing.assert_allclose([row.estimate.compute for row in rows], rows[0].estimate.compute)
     assert [row.one_slice for row in rows] == [True] * 3 + [False] * 4
     for row in rows:
-        assert 0 < row.no_overlap <= row.overlapped <= 1
+        assert 0 < row.no_overlap <= row.full_overlap <= 1
         assert np.prod([*row.estimate.sizes.values()]) == row.chips
 
 

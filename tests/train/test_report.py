@@ -54,6 +54,28 @@ def test_numbers_are_means_over_seeds_with_their_interval(tmp_path):
     assert [cell.text for cell in row] == ["alibi", "seeds 0-2", "64.0 ±11.4", "50.0 ±0.0"]
 
 
+def test_numbers_of_another_judge_are_in_a_section_of_their_own(tmp_path):
+    for seed, judge in enumerate(("ab", "ab", "cd")):
+        path = vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: 60 + seed}) / "results.json"
+        found = ResolutionResults.load(path)
+        dataclasses.replace(found, made_by={"judge": judge}).store(path.parent)
+    vit_run(tmp_path / "alibi-3", "alibi", 3, {28: 50})
+    groups, left = read(tmp_path)
+    assert not left
+    assert sorted(group.series[0].seeds for group in groups) == [(0, 1), (2,), (3,)]
+    assert groups[0].title.endswith("(measured with judge ab)")
+    line = {"task": "vit", "trained": "alibi", "seed": 7, "status": "done", "message": "", "validation": 0}
+    scores = {"none": {"top-1, %": {"28": 99.0}}}
+    lines = [{**line, "scores": scores, "made_by": {"none": {"judge": judge}}} for judge in ("cd", "ef")]
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    for folder in tmp_path.glob("alibi-*"):
+        (folder / "outcome.json").write_text("{}")
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        folder.rename(tmp_path / "runs" / folder.name)
+    groups, _ = read(tmp_path)
+    assert sorted(group.series[0].seeds for group in groups) == [(0, 1), (2, 7), (3,), (7,)]
+
+
 def test_the_best_and_the_trained_size_are_marked(tmp_path):
     lm_run(tmp_path / "rope-0", "rope", 0, {64: 1.0, 128: 1.0, 256: 3.0})
     lm_run(tmp_path / "learned-0", "learned", 0, {64: 1.2, 128: 0.9, 256: "a table of 128 tokens"})

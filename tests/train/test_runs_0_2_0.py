@@ -40,3 +40,10 @@ def test_damage_says_which_version_wrote_the_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**stored, "width": "wide"}))
     with pytest.raises(ValueError, match=r"written by pejax 0\.2\.0 or earlier: width must be of type int, got 'wide'"):
         load_config(settings("lm"), tmp_path)
+
+
+def test_a_newer_version_is_named_as_such(tmp_path: Path) -> None:
+    stored = json.loads((FOLDER / "lm.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**stored, "pejax": "99.0.0", "beta3": 0.5}))
+    with pytest.raises(ValueError, match=r"written by pejax 99\.0\.0, which is newer than this one: .* in 'beta3'"):
+        load_config(settings("lm"), tmp_path)

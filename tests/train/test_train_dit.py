@@ -1,5 +1,6 @@
 """The diffusion trainer: laws of the flow and of the measures, and its command line from training to the figure."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -21,13 +22,14 @@ from train.dit import judge
 from train.dit import program as diffusion
 from train.dit.config import Config, parse_shapes
 from train.dit.evaluate import noise_of, wanted_labels
-from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
+from train.dit.flow import draw_times, flow_losses, guide, noisy, sample
 from train.dit.measures import area_weights, frechet_distance, repetition
 from train.dit.model import Sampler
-from train.dit.pictures import averaged, spread
+from train.dit.pictures import average_areas, spread
 from train.dit.results import SampleResults, SampleRow
 from train.engine.loop import init_state
 from train.engine.parser import parse
+from train.engine.stored_config import save_config
 from train.engine.update import Recipe, Weights, updated_weights
 from train.evaluate import program as evaluate
 from train.report import program as report
@@ -45,6 +47,15 @@ def compiled_once_and_in_a_hurry(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """The folder of the judges, in place of the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "cache_file", lambda name: folder / name)
+        yield folder
+
+
 @pytest.fixture(autouse=True)
 def a_short_judge(monkeypatch):
     monkeypatch.setattr(judge, "STEPS", 6)
@@ -55,7 +66,7 @@ def train(out: Path, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory, cache) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -117,10 +128,10 @@ def test_heun_is_of_second_order():
 def test_guidance_of_scale_one_is_the_conditional_model_and_two_goes_as_far_again():
     velocity = lambda x, t, labels: x * labels.astype(jnp.float32)[:, None] + t[:, None]
     x, t, labels = draw(3, 2), jnp.array([0.1, 0.5, 0.9]), jnp.array([0, 1, 2])
-    np.testing.assert_array_equal(guided(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
+    np.testing.assert_array_equal(guide(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
     none, one = velocity(x, t, jnp.full((3,), 5)), velocity(x, t, labels)
-    np.testing.assert_allclose(guided(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
-    np.testing.assert_allclose(guided(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -168,10 +179,10 @@ def test_averages_over_areas():
     np.testing.assert_allclose(area_weights(11, 7).sum(1), 1.0, rtol=1e-6)
     np.testing.assert_array_equal(area_weights(5, 5), np.eye(5))
     images = draw(2, 6, 6, 1)
-    np.testing.assert_allclose(averaged(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
-    np.testing.assert_allclose(averaged(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
+    np.testing.assert_allclose(average_areas(images, (3, 6)), images.reshape(2, 3, 2, 6, 1).mean(2), atol=1e-6)
+    np.testing.assert_allclose(average_areas(images, (6, 3)), images.reshape(2, 6, 3, 2, 1).mean(3), atol=1e-6)
     videos = draw(2, 5, 6, 6, 1)
-    np.testing.assert_allclose(averaged(videos, (5, 3, 6))[:, 4], averaged(videos[:, 4], (3, 6)), atol=1e-6)
+    np.testing.assert_allclose(average_areas(videos, (5, 3, 6))[:, 4], average_areas(videos[:, 4], (3, 6)), atol=1e-6)
 
 
 def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own():
@@ -188,16 +199,16 @@ def small_data() -> Dataset:
     images[::2, :4], images[1::2, 4:] = 200, 200
     source = Images(images, np.arange(64) % 2)
     return Dataset(
-        train=source, test=source.resized, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
-        mirror=False, note="halves", identity="halves", train_at=source.resized,
+        train=source, test=source.at_size, classes=("up", "down"), channels=1, size=8, mean=(0.4,), std=(0.4,),
+        mirror=False, note="halves", identity="halves", train_at=source.at_size,
     )  # fmt: skip
 
 
 @pytest.mark.slow
-def test_the_judge_learns_all_shapes_and_is_kept(tmp_path, monkeypatch):
+def test_the_judge_learns_all_shapes(monkeypatch):
     monkeypatch.setattr(judge, "STEPS", 40)
     dataset, shapes, calls = small_data(), ((8, 8), (12, 12), (8, 16)), []
-    params = judge.trained(dataset, shapes, tmp_path, lambda: calls.append(1))
+    params = judge.train(dataset, shapes, lambda: calls.append(1))
     assert len(calls) == 40
     for shape in shapes:
         pictures = judge.true_pictures(dataset, training_source(dataset, max(shape)), shape, np.arange(64))
@@ -205,17 +216,60 @@ def test_the_judge_learns_all_shapes_and_is_kept(tmp_path, monkeypatch):
         seen = judge.judge(params, pictures, 8)
         assert seen.right.sum() == 64
         assert seen.features.shape == (64, judge.FEATURES)
-    again = judge.trained(dataset, shapes, tmp_path, lambda: calls.append(1))
-    assert len(calls) == 40
-    jax.tree.map(np.testing.assert_array_equal, again, params)
-    path = judge.kept_in(tmp_path, dataset, shapes)
-    path.write_bytes(path.read_bytes()[:-200])
-    assert judge.read(path, params) is None
-    assert judge.kept_in(tmp_path, dataset, shapes[:2]) != path
+
+
+def test_a_judge_is_kept_and_never_believed_without_its_seal(tmp_path, monkeypatch):
+    """Its file belongs to the data, the shapes and the training; its seal to its name and its weights."""
+    dataset, shapes, said = small_data(), ((8, 8), (8, 16)), []
+    monkeypatch.setattr(judge, "train", lambda *rest: judge.init(jax.random.key(1), 1, 2, 8))
+    monkeypatch.setattr(judge, "cache_file", lambda name: tmp_path / name)
+    assert judge.read(dataset, shapes) is None
+    made = judge.train_and_keep(dataset, shapes, lambda: None, said.append)
+    chex.assert_trees_all_equal(judge.read(dataset, shapes), made)
+    names = [judge.name_of(dataset, shapes), judge.name_of(dataset, shapes[:1])]
+    monkeypatch.setattr(judge, "STEPS", 7)
+    names.append(judge.name_of(dataset, shapes))
+    monkeypatch.undo()
+    names.append(judge.name_of(dataclasses.replace(dataset, identity="other"), shapes))
+    assert len({*names}) == 4
+    content = (tmp_path / names[0]).read_bytes()
+    zeros = content[:32] + bytes(len(content) - 32)
+    for wrong, name in ((zeros, names[0]), (content[:-4], names[0]), (b"", names[0]), (content, names[1])):
+        assert judge.unpacked(wrong, name, made.params) is None
+    other = judge.sealed({**made.params, "logits_bias": jnp.ones(2)}, names[0])
+    assert len({made.seal, other.seal, judge.sealed(made.params, names[1]).seal}) == 3
+    assert not said
+
+
+def test_a_run_goes_on_where_its_judge_cannot_be_kept(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    said = []
+    monkeypatch.setattr(judge, "train", lambda *rest: judge.init(jax.random.key(1), 1, 2, 8))
+    monkeypatch.setattr(judge, "cache_file", lambda name: tmp_path / "file" / name)
+    assert judge.train_and_keep(small_data(), ((8, 8),), lambda: None, said.append).seal
+    assert "the judge of pictures is not kept, the next run trains it again" in said[0]
+
+
+def test_numbers_of_other_judges_and_samplings_are_not_in_one_table(tmp_path):
+    rows = (SampleRow(8, 8, 7, 8, 1.5),)
+    made_by = {"data": "glyphs-1", "judge": "ab", "guidance": "2"}
+    one, other, old = (
+        SampleResults("learned", "glyphs", 8, 1, "none", "note", rows, made_by=key)
+        for key in (made_by, {**made_by, "judge": "cd"}, {})
+    )
+    with pytest.raises(ValueError, match="made by the same judge, got ab and cd: train"):
+        SampleResults.markdown([one, other])
+    with pytest.raises(ValueError, match="the same data, got glyphs-1 and an unknown one"):
+        SampleResults.draw([one, old], tmp_path / "both.png")
+    one.store(tmp_path)
+    assert SampleResults.load(tmp_path / "results.json").made_by == made_by
+    save_config(Config(guidance=3.0), tmp_path)
+    with pytest.raises(ValueError, match=r"measured with guidance=2, the config\.json beside it has 3"):
+        SampleResults.load(tmp_path / "results.json")
 
 
 @pytest.mark.slow
-def test_a_run_leaves_everything_behind(whole):
+def test_a_run_leaves_everything_behind(whole, cache):
     metrics, stored = outcome(whole)
     assert [line["step"] for line in metrics] == [2, 4, 6]
     rows = json.loads(stored)["rows"]
@@ -225,7 +279,11 @@ def test_a_run_leaves_everything_behind(whole):
     assert all(row["distance"] > 0 and row["true_distance"] > 0 for row in rows)
     names = {path.name for path in whole.iterdir()}
     assert {"results-pi.json", "results.png", "samples.png", "config.json"} <= names
-    assert len([*whole.parent.glob("judge-*.npz")]) == 1
+    seals = {one.read_bytes()[:8].hex() for one in cache.glob("judge-*")}
+    key = json.loads(stored)["made_by"]
+    assert key.pop("judge") in seals
+    assert key.pop("data").startswith("glyphs-")
+    assert key == {"pictures": "24", "guidance": "2", "sampler": "euler", "sampling_steps": "2"}
     assert SampleResults.load(whole / "results-pi.json").rows[0] == SampleResults.load(whole / "results.json").rows[0]
 
 
@@ -385,7 +443,7 @@ MOVING = (
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory) -> Path:
+def videos(tmp_path_factory, cache) -> Path:
     """A run on videos."""
     out = tmp_path_factory.mktemp("videos") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -457,8 +515,6 @@ def test_the_class_of_a_video_is_that_of_the_mean_of_its_logits(monkeypatch):
 
 
 def test_evaluation_refuses_what_the_program_does_not_have(capsys, tmp_path):
-    from train.engine.stored_config import save_config
-
     save_config(Config(out=str(tmp_path)), tmp_path)
     error = refused(capsys, lambda: evaluate.main([str(tmp_path), "--eval_sizes", "28"]))
     assert "runs of train.dit have no eval_sizes" in error

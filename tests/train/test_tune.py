@@ -1,5 +1,6 @@
 """Fine-tuning of loaded models: what is trained, what is not, and the model that is written."""
 
+import json
 import shutil
 
 import jax
@@ -91,6 +92,20 @@ def test_all_parameters_are_trained_at_a_longer_length_with_an_extension(train, 
     assert train(out, "--method=full", "--extend=pi", "--length=128", "--batch=2") == 0
     before, after = tensors(folder), tensors(out / "model")
     assert all(not np.array_equal(value, after[name]) for name, value in before.items())
+
+
+@pytest.mark.slow
+def test_the_model_is_written_with_the_extension_that_it_was_trained_with(train, model, tmp_path, capsys):
+    """config.json has that of `interop.save`; what it cannot hold is said."""
+    extended, source = interop.load(model, extend="yarn(factor=4)")
+    interop.save(extended, tmp_path / "saved", source)
+    assert train(tmp_path / "yarn", "--extend=yarn(factor=4)", "--steps=1") == 0
+    config = lambda folder: json.loads((folder / "config.json").read_text())
+    assert config(tmp_path / "yarn" / "model") == config(tmp_path / "saved")
+    assert "without its extension" not in capsys.readouterr().out
+    assert train(tmp_path / "pi", "--extend=pi", "--steps=1") == 0
+    assert "without its extension, load it with extend='pi': extend must" in capsys.readouterr().out
+    assert config(tmp_path / "pi" / "model") != config(tmp_path / "saved")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What cannot be drawn is refused in one line that names the picture, the rule and the value received."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
@@ -20,38 +22,37 @@ BANDS = pejax.make_encoding("rope", CAUSAL, "self_extend(group=2, window=3)")
 FREQUENCIES = pejax.rope_frequencies(8)
 
 REFUSED = [
-    ("plot_bias", (MADE["none"], DIMS), {}, r"must have bias or distance_bias, got an encoding without hooks"),
-    ("plot_bias", (ROPE, DIMS), {}, r"must have bias or distance_bias, got rotate"),
-    ("plot_bias", (ALIBI, DIMS), {"length": 0}, r"length must be at least 1, got 0"),
-    ("plot_bias", (ALIBI, DIMS), {"heads": [2]}, r"heads must be some of 0 ... 1, got \[2\]"),
-    ("plot_bias", (ALIBI, DIMS), {"heads": []}, r"heads must be some of 0 ... 1, got \[\]"),
-    ("plot_bias", (ALIBI, DIMS), {"theme": "gray"}, r"theme must be one of light, dark, got 'gray'"),
-    ("plot_bias", (pejax.encodings.alibi(NO_GRID), NO_GRID), {}, r"extent must be the grid of patches, got None"),
-    ("plot_bias_curves", (pejax.encodings.alibi(GRID), GRID), {}, r"axes must be 1, got 2"),
-    ("plot_bias_curves", (MADE["shaw"], DIMS), {}, r"must read positions alone, got one that reads queries"),
-    ("plot_grid_bias", (ALIBI, DIMS), {}, r"axes must be 2, got 1"),
-    ("plot_grid_bias", (pejax.encodings.alibi(VOLUME), VOLUME), {}, r"axes must be 2, got 3"),
-    ("plot_grid_bias", (pejax.encodings.alibi(GRID), GRID), {"patch": (3, 0)}, r"grid \(3, 4\), got \(3, 0\)"),
-    ("plot_logit_terms", (BANDS, CAUSAL), {}, r"must rotate all pairs alike, got 2 bands"),
+    ("bias", (MADE["none"], DIMS), {}, r"must have bias or distance_bias, got an encoding without hooks"),
+    ("bias", (ROPE, DIMS), {}, r"must have bias or distance_bias, got rotate"),
+    ("bias", (ALIBI, DIMS), {"length": 0}, r"length must be at least 1, got 0"),
+    ("bias", (ALIBI, DIMS), {"heads": [2]}, r"heads must be some of 0 ... 1, got \[2\]"),
+    ("bias", (ALIBI, DIMS), {"heads": []}, r"heads must be some of 0 ... 1, got \[\]"),
+    ("bias", (pejax.encodings.alibi(NO_GRID), NO_GRID), {}, r"extent must be the grid of patches, got None"),
+    ("bias_curves", (pejax.encodings.alibi(GRID), GRID), {}, r"axes must be 1, got 2"),
+    ("bias_curves", (MADE["shaw"], DIMS), {}, r"must read positions alone, got one that reads queries"),
+    ("grid_bias", (ALIBI, DIMS), {}, r"axes must be 2, got 1"),
+    ("grid_bias", (pejax.encodings.alibi(VOLUME), VOLUME), {}, r"axes must be 2, got 3"),
+    ("grid_bias", (pejax.encodings.alibi(GRID), GRID), {"patch": (3, 0)}, r"grid \(3, 4\), got \(3, 0\)"),
+    ("logit_terms", (BANDS, CAUSAL), {}, r"must rotate all pairs alike, got 2 bands"),
     ("plot_slopes", (), {"heads": ()}, r"heads must be at least one number, got \(\)"),
     ("plot_slopes", (), {"heads": (8, 0)}, r"heads\[1\] must be at least 1, got 0"),
     ("plot_slopes", (), {"length": 8}, r"trained_length and length go together, got None and 8"),
     ("plot_t5_buckets", (), {"reach": 0}, r"reach must be at least 1, got 0"),
-    ("plot_transformer_xl_terms", (MADE["shaw"], DIMS), {}, r"must have relative_keys, got bias, relative_values"),
-    ("plot_shaw_table", (MADE["transformer_xl"], DIMS), {}, r"must have a key_table, as shaw has, got no shared"),
-    ("plot_embedding", (ALIBI, DIMS), {}, r"must have embed, got bias, distance_bias"),
-    ("plot_embedding", (pejax.encodings.sinusoidal(GRID), GRID), {}, r"axes must be 1, got 2"),
-    ("plot_embedding_curves", (SINUSOID, DIMS), {"channels": [99]}, r"channels must be some of 0 ... 15, got \[99\]"),
-    ("plot_position_similarity", (SINUSOID, DIMS), {"length": 0}, r"length must be at least 1, got 0"),
+    ("transformer_xl_terms", (MADE["shaw"], DIMS), {}, r"must have relative_keys, got bias, relative_values"),
+    ("shaw_table", (MADE["transformer_xl"], DIMS), {}, r"must have a key_table, as shaw has, got no shared"),
+    ("embedding", (ALIBI, DIMS), {}, r"must have embed, got bias, distance_bias"),
+    ("embedding", (pejax.encodings.sinusoidal(GRID), GRID), {}, r"axes must be 1, got 2"),
+    ("embedding_curves", (SINUSOID, DIMS), {"channels": [99]}, r"channels must be some of 0 ... 15, got \[99\]"),
+    ("position_similarity", (SINUSOID, DIMS), {"length": 0}, r"length must be at least 1, got 0"),
     ("plot_needle", (), {"vector": (0.0, 0.0)}, r"two numbers, not both 0, got \(0.0, 0.0\)"),
     ("plot_needle", (), {"positions": 0}, r"positions must be from 1 to 12, got 0"),
     ("animate_needle", (), {"positions": 0}, r"positions must be at least 1, got 0"),
     ("animate_needle", (), {"distance": -1}, r"distance must be at least 0, got -1"),
-    ("plot_rotation", (SINUSOID, DIMS), {}, r"must have rotate, got embed"),
-    ("plot_rotation", (ROPE, DIMS), {"head": 2}, r"head must be some of 0 ... 1, got \[2\]"),
-    ("animate_rotation", (ROPE, DIMS), {"positions": 0}, r"positions must be at least 1, got 0"),
-    ("plot_rotary_steps", (ROPE, DIMS), {"words": ()}, r"words must be at least 1, got 0"),
-    ("plot_rotation_angles", (ALIBI, DIMS), {}, r"must have rotate, got bias, distance_bias"),
+    ("rotation", (SINUSOID, DIMS), {}, r"must have rotate, got embed"),
+    ("rotation", (ROPE, DIMS), {"head": 2}, r"head must be some of 0 ... 1, got \[2\]"),
+    ("rotation_animation", (ROPE, DIMS), {"positions": 0}, r"positions must be at least 1, got 0"),
+    ("rotary_steps", (ROPE, DIMS), {"words": ()}, r"words must be at least 1, got 0"),
+    ("rotation_angles", (ALIBI, DIMS), {}, r"must have rotate, got bias, distance_bias"),
     ("plot_plane_waves", ({}, GRID), {}, r"a mapping from names to encodings, with at least one, got \{\}"),
     ("plot_plane_waves", ({"rope": ROPE}, DIMS), {}, r"axes must be 2, got 1"),
     ("plot_wavelengths", (np.zeros(4),), {"base": 1e4, "trained_length": 8, "factor": 2.0}, r"all above 0, got shape"),
@@ -62,19 +63,19 @@ REFUSED = [
     ("plot_interpolated_positions", (), {"wavelength": 0.0}, r"wavelength must be above 0, got 0.0"),
     ("plot_decay_bounds", (), {"trained_length": 0}, r"trained_length must be at least 1, got 0"),
     ("plot_logit_extrapolation", (), {"points": 0}, r"points must be from 1 to trained_length=2048, got 0"),
-    ("plot_attention_weights", (ROPE, DIMS), {"length": -1}, r"length must be at least 1, got -1"),
+    ("attention_weights", (ROPE, DIMS), {"length": -1}, r"length must be at least 1, got -1"),
     ("plot_extrapolation", ({"rope": ROPE}, DIMS), {"times": 0}, r"times must be at least 1, got 0"),
     ("plot_extrapolation", ({"rope": ROPE}, pejax.Dims(2, 8)), {}, r"extent must be the trained length, got None"),
     ("plot_attention_entropy", ({"rope": ROPE}, DIMS), {"lengths": (8,)}, r"at least two, got \(8,\)"),
     ("plot_attention_entropy", ({"rope": ROPE}, DIMS), {"lengths": (8, 0)}, r"lengths\[1\] must be at least 1, got 0"),
-    ("plot_logits_by_distance", (ROPE, pejax.Dims(2, 8, width=20)), {}, r"width must be heads · head_dim = 16, got 20"),
-    ("plot_logits_by_distance", (BANDS, CAUSAL), {}, r"must rotate all pairs alike, got 2 bands"),
+    ("logits_by_distance", (ROPE, pejax.Dims(2, 8, width=20)), {}, r"width must be heads · head_dim = 16, got 20"),
+    ("logits_by_distance", (BANDS, CAUSAL), {}, r"must rotate all pairs alike, got 2 bands"),
     ("plot_word_order", ({"rope": ROPE}, CAUSAL), {}, r"causal must be False: .*, got True"),
     ("plot_word_order", ({"rope": ROPE}, DIMS), {"sentence": ("a", "a")}, r"two different words, got \('a', 'a'\)"),
     ("plot_visited_tiles", (), {"length": 60}, r"a multiple of block=8, got 60"),
     ("plot_visited_tiles", (), {"segments": (60, 5)}, r"fit into 64 tokens, got \(60, 5\)"),
-    ("plot_token_points", (ROPE, DIMS), {"words": ("a",)}, r"at least four, for three directions, got 1"),
-    ("animate_token_points", (ROPE, DIMS), {"frames": 0}, r"frames must be at least 1, got 0"),
+    ("token_points", (ROPE, DIMS), {"words": ("a",)}, r"at least four, for three directions, got 1"),
+    ("token_points_animation", (ROPE, DIMS), {"frames": 0}, r"frames must be at least 1, got 0"),
     ("plot_slopes", (), {"theme": "sepia"}, r"one of light, dark, got 'sepia'"),
 ]  # fmt: skip
 
@@ -83,15 +84,32 @@ REFUSED = [
     ("picture", "arguments", "options", "rule"), REFUSED, ids=[f"{one[0]}-{i}" for i, one in enumerate(REFUSED)]
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(picture, arguments, options, rule):
+    if hasattr(visualize, picture):
+        draw, name = getattr(visualize, picture), picture
+    else:
+        encoding, dims = arguments
+        draw, name, arguments = getattr(visualize.Pictures(encoding, dims=dims), picture), f"Pictures.{picture}", ()
     with pytest.raises(ValueError, match=rule) as refusal:
-        getattr(visualize, picture)(*arguments, **options)
+        draw(*arguments, **options)
     assert "\n" not in str(refusal.value)
-    assert str(refusal.value).startswith(f"{picture}: ")
+    assert str(refusal.value).startswith(f"{name}: ")
+
+
+def test_what_cannot_be_a_subject_is_refused():
+    with pytest.raises(ValueError, match="Pictures: theme must be one of light, dark, got 'gray'"):
+        visualize.Pictures(ALIBI, theme="gray")
+    own = pejax.Encoding(distance_bias=lambda params, relative: -1.0 * relative)
+    with pytest.raises(ValueError, match=r"Pictures: dims must be given .*, got an encoding made without dims"):
+        visualize.Pictures(own)
+    assert visualize.Pictures(own, dims=DIMS).dims == DIMS
+    with pytest.raises(ValueError, match=r"plot_extrapolation: dims must be given .* made for different dims"):
+        visualize.plot_extrapolation({"alibi": ALIBI, "rope": pejax.encodings.rope(CAUSAL)})
 
 
 def test_every_picture_refuses_something():
-    drawing = {name for name in visualize.__all__ if name.startswith(("plot_", "animate_"))}
-    assert drawing == {name for name, *_ in REFUSED}
+    methods = {name for name, _ in inspect.getmembers(visualize.Pictures, inspect.isfunction) if name[0] != "_"}
+    functions = {name for name in visualize.__all__ if name.startswith(("plot_", "animate_"))}
+    assert methods | functions == {name for name, *_ in REFUSED}
 
 
 def test_an_encoding_that_refuses_the_length_says_why():
@@ -102,7 +120,7 @@ def test_an_encoding_that_refuses_the_length_says_why():
 
 @pytest.mark.slow
 def test_an_animation_has_two_kinds_of_files(tmp_path):
-    animation = visualize.animate_rotation(ROPE, DIMS, positions=2)
+    animation = visualize.Pictures(ROPE).rotation_animation(positions=2)
     with pytest.raises(ValueError, match=r"Animation.save: path must end in .gif or .html, got '.*\.png'"):
         animation.save(tmp_path / "a.png")
     assert jax.default_backend() == "cpu"

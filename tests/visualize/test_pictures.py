@@ -1,5 +1,6 @@
 """Every picture: its example runs, its numbers are those of the library's functions, and it leaves pyplot alone."""
 
+import dataclasses
 import doctest
 import inspect
 import runpy
@@ -17,10 +18,14 @@ import pejax
 from pejax import visualize
 from pejax._visualize import attention_by_distance, command
 from pejax._visualize.layer import make_layer, weights_of
+from pejax._visualize.pictures import EARLIER
+from pejax._visualize.style import THEMES
 from pejax._visualize.turning import measured_frequencies
 from pejax.visualize import Animation
 
-DRAWING = [name for name in visualize.__all__ if name.startswith(("plot_", "animate_"))]
+METHODS = [name for name, _ in inspect.getmembers(visualize.Pictures, inspect.isfunction) if name[0] != "_"]
+DRAWING = {name: getattr(visualize.Pictures, name) for name in METHODS}
+DRAWING |= {name: getattr(visualize, name) for name in visualize.__all__ if name.startswith(("plot_", "animate_"))}
 DIMS = pejax.Dims(heads=2, head_dim=8, extent=8, causal=True)
 BOTH_SIDES = pejax.Dims(heads=2, head_dim=8, extent=8)
 GRID = pejax.Dims(heads=2, head_dim=8, axes=2, extent=(3, 4))
@@ -37,10 +42,10 @@ def lines(axes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(DRAWING, ("animate_needle", "plot_bias", "plot_embedding", "plot_slopes")))
+@pytest.mark.parametrize("name", mostly_slow(DRAWING, ("animate_needle", "bias", "embedding", "plot_slopes")))
 def test_the_example_of_a_picture_runs(name):
     """It ends in a figure or an animation with something in every panel."""
-    examples = doctest.DocTestParser().get_examples(inspect.getdoc(getattr(visualize, name)))
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(DRAWING[name]))
     space = {"pejax": pejax, "jax": jax}
     for example in examples:
         exec(example.source, space)
@@ -58,11 +63,25 @@ def test_the_example_of_a_picture_runs(name):
 
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_docstring_of_a_picture_says_all(name):
-    text = inspect.getdoc(getattr(visualize, name))
+    text = inspect.getdoc(DRAWING[name])
     for section in ("Args:", "Raises:", "Reference:", "Examples:"):
         assert f"\n{section}" in text, section
-    for argument in inspect.signature(getattr(visualize, name)).parameters:
+    for argument in {*inspect.signature(DRAWING[name]).parameters} - {"self"}:
         assert f"\n    {argument}: " in text, argument
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_a_function_of_an_earlier_version_calls_its_method(name, monkeypatch):
+    monkeypatch.setattr(visualize.Pictures, EARLIER[name], lambda pictures, **options: (pictures, options))
+    encoding, params = pejax.encodings.alibi(DIMS), {"heads": {}}
+    pictures, options = getattr(visualize, name)(encoding, GRID, params, name="A", theme="dark", length=3)
+    assert (pictures.encoding, pictures.params, pictures.dims) == (encoding, params, GRID)
+    assert (pictures.name, pictures.colors, options) == ("A", THEMES["dark"], {"length": 3})
+    assert getattr(visualize, name)(encoding)[0].dims == DIMS
+
+
+def test_every_method_was_a_function():
+    assert sorted(EARLIER.values()) == sorted(METHODS)
 
 
 def test_pyplot_is_left_alone():
@@ -84,7 +103,7 @@ def test_a_dark_picture_has_light_ink_on_dark_paper(name):
 @pytest.mark.parametrize("frame", [slow(0), 2])
 def test_every_frame_of_a_dark_animation_has_light_ink(frame):
     for animation in (
-        visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3, theme="dark"),
+        visualize.Pictures(pejax.encodings.rope(DIMS), theme="dark").rotation_animation(positions=3),
         visualize.animate_needle(positions=5, theme="dark"),
     ):
         animation.draw(frame)
@@ -95,7 +114,7 @@ def test_every_frame_of_a_dark_animation_has_light_ink(frame):
 
 @pytest.mark.slow
 def test_panels_stay_in_place_from_frame_to_frame(tmp_path):
-    animation = visualize.animate_rotation(pejax.encodings.rope(DIMS), DIMS, positions=3)
+    animation = visualize.Pictures(pejax.encodings.rope(DIMS)).rotation_animation(positions=3)
     places, draw = [], animation.draw
 
     def drawn(i):
@@ -118,9 +137,9 @@ def matplotlib_color(color):
 
 SUITED = [
     (name, picture.name)
-    for name, subject in [(name, command.subject_of(name)) for name in pejax.ENCODINGS]
+    for name, variants in [(name, command.variants_of(name)) for name in pejax.ENCODINGS]
     for picture in command.PICTURES
-    if picture.suits(subject)
+    if picture.suits(variants)
 ]
 LIGHT = {"needle", "rotary_steps", "slopes", "embedding", "grid_bias"}
 ONCE = {"alibi", "rope", "learned"}
@@ -142,7 +161,7 @@ def test_every_encoding_has_pictures_of_what_it_does():
 )
 def test_a_picture_of_the_command_is_drawn(name, picture):
     (one,) = [one for one in command.PICTURES if one.name == picture]
-    made = one.draw(command.subject_of(name), "light")
+    made = one.draw(command.variants_of(name), "light")
     if isinstance(made, str):
         assert made.startswith("<!doctype html>")
         return
@@ -161,9 +180,9 @@ def test_a_picture_of_all_encodings_is_drawn(picture):
 
 
 def test_embedding_is_the_sinusoid():
-    figure = visualize.plot_embedding(pejax.encodings.sinusoidal(DIMS), DIMS, length=12)
+    figure = visualize.Pictures(pejax.encodings.sinusoidal(DIMS)).embedding(length=12)
     np.testing.assert_allclose(images(figure)[0], pejax.sinusoidal_embedding(jnp.arange(12), 16), atol=1e-7)
-    curves = visualize.plot_embedding_curves(pejax.encodings.sinusoidal(DIMS), DIMS, length=12, channels=[0, 3])
+    curves = visualize.Pictures(pejax.encodings.sinusoidal(DIMS)).embedding_curves(length=12, channels=[0, 3])
     wanted = np.asarray(pejax.sinusoidal_embedding(jnp.arange(12), 16))
     for axes, channel in zip(curves.axes, (0, 3), strict=True):
         np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), wanted[:, channel], atol=1e-7)
@@ -173,7 +192,7 @@ def test_embedding_is_the_sinusoid():
 def test_similarity_is_the_one_that_was_computed():
     """At 512 channels from position 0: .741, .679, .616, .535 at 5, 10, 20, 40."""
     dims = pejax.Dims(heads=8, head_dim=64, extent=50)
-    figure = visualize.plot_position_similarity(pejax.encodings.sinusoidal(dims), dims)
+    figure = visualize.Pictures(pejax.encodings.sinusoidal(dims)).position_similarity()
     np.testing.assert_allclose(images(figure)[0][0, [0, 5, 10, 20, 40]], [1, 0.741, 0.679, 0.616, 0.535], atol=6e-4)
 
 
@@ -210,7 +229,7 @@ def test_frequencies_are_measured_on_the_encoding(spec):
 
 
 def test_angles_and_cosines_are_those_of_the_frequencies():
-    figure = visualize.plot_rotation_angles(pejax.encodings.rope(DIMS), DIMS, length=20)
+    figure = visualize.Pictures(pejax.encodings.rope(DIMS)).rotation_angles(length=20)
     angles, cosines = images(figure)
     wanted = np.arange(20)[:, None] * pejax.rope_frequencies(8)
     np.testing.assert_allclose(angles, wanted, rtol=1e-5)
@@ -219,7 +238,7 @@ def test_angles_and_cosines_are_those_of_the_frequencies():
 
 @pytest.mark.slow
 def test_rotary_steps_show_rotated_queries():
-    figure = visualize.plot_rotary_steps(pejax.encodings.rope(DIMS), DIMS, words=("a", "b", "a"))
+    figure = visualize.Pictures(pejax.encodings.rope(DIMS)).rotary_steps(words=("a", "b", "a"))
     before, angles, after = images(figure)
     wanted = pejax.rope_apply(jnp.asarray(before, jnp.float32)[:, None], jnp.arange(3))[:, 0]
     np.testing.assert_allclose(after, wanted, atol=1e-5)
@@ -241,14 +260,14 @@ def test_plane_waves_are_cosines_of_the_frequencies():
 
 @pytest.mark.slow
 def test_bias_is_alibis_and_hides_keys_after_the_query():
-    figure = visualize.plot_bias(pejax.encodings.alibi(DIMS), DIMS, length=6)
+    figure = visualize.Pictures(pejax.encodings.alibi(DIMS)).bias(length=6)
     wanted = np.array(pejax.alibi_bias(jnp.arange(6), jnp.arange(6), pejax.alibi_slopes(2)))
     wanted[:, ~np.tri(6, dtype=bool)] = np.nan
     np.testing.assert_allclose(images(figure), wanted)
 
 
 def test_bias_curves_and_slopes_are_alibis():
-    figure = visualize.plot_bias_curves(pejax.encodings.alibi(DIMS), DIMS, length=10)
+    figure = visualize.Pictures(pejax.encodings.alibi(DIMS)).bias_curves(length=10)
     drawn = lines(figure.axes[0])
     for head, slope in enumerate(np.asarray(pejax.alibi_slopes(2))):
         np.testing.assert_allclose(drawn[f"head {head}"][:, 1], -slope * np.arange(10))
@@ -262,14 +281,14 @@ def test_bias_curves_and_slopes_are_alibis():
 def test_bias_curves_of_both_sides_are_those_of_the_table():
     encoding = pejax.encodings.t5(BOTH_SIDES)
     params = pejax.init_params(encoding, jax.random.key(1))
-    figure = visualize.plot_bias_curves(encoding, BOTH_SIDES, params, length=5, heads=[1])
+    figure = visualize.Pictures(encoding, params).bias_curves(length=5, heads=[1])
     buckets = pejax.t5_bucket(jnp.arange(-4, 5), bidirectional=True)
     wanted = np.stack([np.arange(-4, 5), params["heads"]["table"][1][buckets]], axis=1)
     np.testing.assert_allclose(lines(figure.axes[0])["head 1"], wanted, rtol=1e-6)
 
 
 def test_bias_on_a_grid_is_euclidean():
-    figure = visualize.plot_grid_bias(pejax.encodings.alibi(GRID), GRID, patch=(1, 2), heads=[0])
+    figure = visualize.Pictures(pejax.encodings.alibi(GRID)).grid_bias(patch=(1, 2), heads=[0])
     rows, columns = np.indices((3, 4))
     slope = float(pejax.alibi_slopes(2)[0])
     np.testing.assert_allclose(images(figure)[0], -slope * np.hypot(rows - 1, columns - 2), rtol=1e-6)
@@ -278,7 +297,7 @@ def test_bias_on_a_grid_is_euclidean():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "shaw", "rope", "transformer_xl"])
 def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
-    figure = visualize.plot_logit_terms(pejax.make_encoding(name, DIMS), DIMS, length=5, head=1)
+    figure = visualize.Pictures(pejax.make_encoding(name, DIMS)).logit_terms(length=5, head=1)
     products, bias, logits, weights = (np.nan_to_num(one, nan=-np.inf) for one in images(figure))
     np.testing.assert_allclose(np.tril(products + bias), np.tril(logits), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(jax.nn.softmax(logits, axis=-1), np.maximum(weights, 0), atol=1e-5)
@@ -288,8 +307,8 @@ def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
 @pytest.mark.slow
 def test_four_terms_of_transformer_xl_add_up():
     encoding = pejax.encodings.transformer_xl(DIMS)
-    terms = images(visualize.plot_transformer_xl_terms(encoding, DIMS, length=5, head=1))
-    logits = images(visualize.plot_logit_terms(encoding, DIMS, length=5, head=1))[2]
+    terms = images(visualize.Pictures(encoding).transformer_xl_terms(length=5, head=1))
+    logits = images(visualize.Pictures(encoding).logit_terms(length=5, head=1))[2]
     np.testing.assert_allclose(np.sum(terms, axis=0), logits, atol=1e-5)
     assert np.nanmax(np.abs(np.diff(terms[2], axis=0))) < 1e-5  # no query in u·k
     for diagonal in range(5):  # no content in v·Wr
@@ -308,7 +327,7 @@ def test_t5_buckets_are_official():
 
 @pytest.mark.slow
 def test_shaws_table_is_clipped():
-    figure = visualize.plot_shaw_table(pejax.encodings.shaw(BOTH_SIDES, clip=2), BOTH_SIDES, length=7)
+    figure = visualize.Pictures(pejax.encodings.shaw(BOTH_SIDES, clip=2)).shaw_table(length=7)
     at = np.arange(7)
     np.testing.assert_array_equal(images(figure)[0], np.clip(at - at[:, None], -2, 2) + 2)
 
@@ -358,7 +377,7 @@ def test_logits_explode_beyond_the_trained_length_and_not_within():
 @pytest.mark.slow
 def test_ropes_logits_are_not_monotone():
     dims = pejax.Dims(heads=1, head_dim=64, extent=50)
-    figure = visualize.plot_logits_by_distance(pejax.encodings.rope(dims), dims, draws=8)
+    figure = visualize.Pictures(pejax.encodings.rope(dims)).logits_by_distance(draws=8)
     mean = lines(figure.axes[0])["mean of 8 words"][:, 1]
     assert mean[0] == mean.max()
     assert np.diff(mean).max() > 0.2
@@ -421,7 +440,7 @@ def test_learned_frequencies_are_the_ones_given():
 @pytest.mark.parametrize("name", ["none", "sinusoidal", "rope", "alibi"])
 def test_token_points_move_as_the_encoding_moves_them(name):
     encoding = pejax.make_encoding(name, BOTH_SIDES)
-    figure = visualize.plot_token_points(encoding, BOTH_SIDES, words=("a", "b") * 4, frames=2)
+    figure = visualize.Pictures(encoding).token_points(words=("a", "b") * 4, frames=2)
     clouds = [[np.stack([one.x, one.y, one.z], axis=1) for one in frame.data] for frame in figure.frames]
     assert all(np.ptp(cloud, axis=0).max() < 1e-5 for cloud in clouds[0])  # equal words are one point
     moved = max(np.abs(end - start).max() for start, end in zip(*clouds, strict=True))
@@ -433,11 +452,40 @@ def test_the_gallery_shows_every_picture_as_it_is_written():
     made = runpy.run_path(str(root / "docs" / "make_gallery.py"))
     assert made["page"]() == (root / "docs" / "gallery.md").read_text(), "run: python docs/make_gallery.py"
     items = [item for section in made["SECTIONS"].values() for item in section]
-    assert {item.function for item in items} == {*DRAWING, ""}
+    shown = {item.function.removeprefix("Pictures.") for item in items}
+    assert shown == {*DRAWING, ""}
     files = {item.file for item in items if item.picture}
     files |= {name.replace(".svg", "-dark.svg") for name in files}
     assert files == {path.name for path in made["FIGURES"].iterdir()}
     assert sum((made["FIGURES"] / name).stat().st_size for name in files) < 5e6
+
+
+@pytest.mark.parametrize(
+    ("dims", "drawn"),
+    [
+        (GRID, ["grid_bias", "logit_terms_on_a_grid"]),
+        (DIMS, ["bias", "bias_curves", "logit_terms", "attention_weights", "extrapolation"]),
+    ],
+)
+def test_an_encoding_for_some_dims_alone_has_their_pictures(dims, drawn):
+    wanted = dims.axes, dims.causal
+
+    def narrow(dims):
+        if (dims.axes, dims.causal) != wanted:
+            raise ValueError(f"narrow: axes and causal must be {wanted}, got {dims.axes} and {dims.causal}")
+        return dataclasses.replace(pejax.encodings.alibi(dims), spec=None)
+
+    pejax.register_encoding("narrow", narrow, dims=[dims])
+    try:
+        variants = command.variants_of("narrow")
+        assert [picture.name for picture in command.PICTURES if picture.suits(variants)] == drawn
+    finally:
+        del pejax.ENCODINGS["narrow"]
+
+
+def test_an_encoding_that_takes_none_of_the_dims_says_why():
+    with pytest.raises(ValueError, match="preset='flux' has axes=3, got Dims with axes=1"):
+        command.variants_of("rope_axial(preset='flux')")
 
 
 def test_every_encoding_and_extension_is_in_the_history():
@@ -455,7 +503,7 @@ def test_every_encoding_and_extension_is_in_the_history():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibi", "fire", "t5"])
 def test_panels_that_share_a_scale_share_their_colors(name):
-    figure = visualize.plot_bias(pejax.make_encoding(name, DIMS), DIMS, length=6)
+    figure = visualize.Pictures(pejax.make_encoding(name, DIMS)).bias(length=6)
     drawn = [image for axes in figure.axes for image in axes.get_images()]
     assert len({(image.get_cmap().name, image.get_clim()) for image in drawn}) == 1
     low, high = drawn[0].get_clim()

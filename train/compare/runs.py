@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from train.compare.options import Candidate, Comparison
 from train.engine.config import RunConfig
 from train.engine.files import parse_object, read_object, read_text, write_atomic
+from train.engine.options import names_of
 from train.engine.outside import own_encodings
 from train.engine.results import Evaluation, results_stem
 from train.engine.run_files import has_trained, require_no_run
@@ -133,8 +134,10 @@ def require_own(comparison: Comparison, run: Run) -> None:
         require_no_run(run.folder, overwrite=False)
         return
     wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
+    measured = [name for name in names_of(wanted, "free") if name.startswith("eval_")]  # may change in a run alone
+    measured += comparison.program.results.sampled_with
     try:
-        require_same(load_config(type(wanted), run.folder), wanted, resumed=False)
+        require_same(load_config(type(wanted), run.folder), wanted, also=measured)
     except ValueError as differs:
         raise ValueError(f"{run.folder} must hold a run of this comparison: {differs}; give another --out") from None
 
@@ -222,8 +225,11 @@ def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
 
 def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
     """Return one line of results.jsonl."""
-    scores = {extend: one.scores() for extend, one in load(comparison, run).items()}
+    measured = load(comparison, run)
+    made_by = {extend: one.made_by for extend, one in measured.items() if one.made_by}
     return {
         "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
-        "validation": run.validation, **dataclasses.asdict(found), "scores": scores,
+        "validation": run.validation, **dataclasses.asdict(found),
+        "scores": {extend: one.scores() for extend, one in measured.items()},
+        **({"made_by": made_by} if made_by else {}),
     }  # fmt: skip

@@ -11,6 +11,8 @@ from rich.table import Table
 from train.compare.options import Candidate, Comparison
 from train.compare.runs import Outcome, Run, load, outcome
 from train.engine.intervals import t95
+from train.engine.markdown import escape_markdown
+from train.engine.results import Evaluation, require_same_key
 
 BORDER = 3
 """Characters of a column of a table beside its text."""
@@ -77,18 +79,34 @@ def _merit(comparison: Comparison, run: Run) -> float | None:
 
 
 def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> list[Row]:
-    """Return the rows: one per encoding and extension, from the runs that are done."""
-    found = []
+    """Return the rows: one per encoding and extension, from the runs that are done.
+
+    What another judge or sampling than that of most evaluations has measured is left out, with a remark.
+    """
+    measured = {run: load(comparison, run) for of_seeds in runs.values() for run in of_seeds}
+    keys = [one.made_by for by_extend in measured.values() for one in by_extend.values()]
+    key = max(keys, key=keys.count, default={})
+    rows = []
     for candidate, of_seeds in runs.items():
         outcomes = {run: outcome(run) for run in of_seeds}
         for extend in comparison.extensions:
-            measured = [one for run in of_seeds if (one := load(comparison, run).get(extend)) is not None]
-            done = [one.scores() for one in measured]
-            remarks = tuple(_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None)
+            numbers = {run: measured[run][extend] for run in of_seeds if extend in measured[run]}
+            done = [one.scores() for one in numbers.values() if one.made_by == key]
+            remarks = [_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None]
+            remarks += [_other_key(run, one, key) for run, one in numbers.items() if one.made_by != key]
             label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
             label += f" ({len(done)} of {len(of_seeds)} seeds)" if 0 < len(done) < len(of_seeds) else ""
-            found.append(Row(label, means(done), tuple(filter(None, remarks))))
-    return found
+            rows.append(Row(label, means(done), tuple(filter(None, remarks))))
+    return rows
+
+
+def _other_key(run: Run, found: Evaluation, key: Mapping[str, str]) -> str:
+    """Return why an evaluation is left out of a table whose numbers were made by something else."""
+    try:
+        require_same_key(found.made_by, key)
+    except ValueError as differs:
+        return f"{run.label} with {found.extend} is left out: {differs}"
+    return ""
 
 
 def _remark(run: Run, ended: Outcome, extend: str) -> str:
@@ -147,13 +165,13 @@ def markdown(comparison: Comparison, rows: Sequence[Row], trained: int, notes: S
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
         head = [f"**{size}**" if size == trained else f"{size}" for size in sizes]
-        lines = [f"| {name} | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
+        lines = [f"| {escape_markdown(name)} | {' | '.join(head)} |", "|---" + "|---:" * len(sizes) + "|"]
         for row, cells in zip(rows, _cells(comparison, rows, name, sizes), strict=True):
             texts = [f"**{text}**" if best else text for text, best in cells]
-            lines.append(f"| {row.label.replace('|', '·')} | {' | '.join(texts)} |")
+            lines.append(f"| {escape_markdown(row.label.replace('|', '·'))} | {' | '.join(texts)} |")
         parts.append("\n".join(lines))
-    parts += ["\n".join(f"- {remark}" for remark in remarks)] if remarks else []
-    return "\n\n".join([*parts, *notes]) + "\n"
+    parts += ["\n".join(f"- {escape_markdown(remark)}" for remark in remarks)] if remarks else []
+    return "\n\n".join([*parts, *map(escape_markdown, notes)]) + "\n"
 
 
 def _cells(

@@ -37,11 +37,11 @@ def require_readable(bad: Sequence[str], total: int, what: str, on_error: str) -
         return
     if len(bad) == total:
         raise ValueError(bad[0] if total == 1 else f"{what} must be readable, got none of {total:,}: {bad[0]}")
-    more = f"; and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
-    count, named = f"{len(bad):,} of {total:,}", f"{'; '.join(bad[:NAMED])}{more}"
+    remainder = f"; and {len(bad) - NAMED:,} more" if len(bad) > NAMED else ""
+    count, names = f"{len(bad):,} of {total:,}", f"{'; '.join(bad[:NAMED])}{remainder}"
     if on_error == "stop":
-        raise BadData(f"{what} must be readable, got {count} that {'is' if len(bad) == 1 else 'are'} not: {named}")
-    say(f"{count} {what} are left out: {named}")
+        raise BadData(f"{what} must be readable, got {count} that {'is' if len(bad) == 1 else 'are'} not: {names}")
+    say(f"{count} {what} are left out: {names}")
 
 
 def say(line: str) -> None:
@@ -54,27 +54,23 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def way_out(name: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Add the option that leaves bad parts out to what is raised about them.
-
-    Args:
-        name: name of the data.
-        options: its arguments.
+    """Add the option that leaves bad parts out, beside those of the data, to what is raised about them.
 
     Raises:
         BadData: raised inside.
     """
     try:
         yield
-    except BadData as found:
+    except BadData as bad:
         arguments = ", ".join(f"{key}={value!r}" for key, value in {**options, "on_error": "skip"}.items())
-        raise BadData(f'{found}; to go on without: --data="{name}({arguments})"') from None
+        raise BadData(f'{bad}; to go on without: --data="{name}({arguments})"') from None
 
 
-def without(count: int) -> str:
+def identity_suffix(count: int) -> str:
     """Return what the identity of data says of parts that are left out: "-without-2"; empty for none."""
     return f"-without-{count}" if count else ""
 
 
-def left_out(count: int) -> str:
+def note_suffix(count: int) -> str:
     """Return what the note on data says of parts that are left out; empty for none."""
     return f"; left out, since unreadable: {count:,}" if count else ""

@@ -30,17 +30,19 @@ def parse_data(spec: str, table: Table, supplied: Sequence[str] = ()) -> tuple[s
     name, colon, value = spec.partition(":")
     short = colon and name.isidentifier()
     if spec.isidentifier() and "tfds" in table and not difflib.get_close_matches(spec, table, n=1):
-        known = f"unknown data {spec!r}; known: {', '.join(table)}"
-        raise ValueError(f"{known}. A data set of tensorflow_datasets that is prepared is 'tfds:{spec}'")
+        message = f"unknown data {spec!r}; known: {', '.join(table)}"
+        raise ValueError(f"{message}. A data set of tensorflow_datasets that is prepared is 'tfds:{spec}'")
     require_no_path(spec, table)
     name, options = parse_call(name if short else spec, table, what=FORMS, supplied=supplied)
-    arguments = [one for one in inspect.signature(table[name]).parameters.values() if one.name not in supplied]
+    arguments = [
+        argument for argument in inspect.signature(table[name]).parameters.values() if argument.name not in supplied
+    ]
     if short:
         if not arguments or not value:
-            wanted = "a value" if arguments else "a data set that takes one"
-            raise ValueError(f"{name}:VALUE needs {wanted}, got {spec!r}")
+            need = "a value" if arguments else "a data set that takes one"
+            raise ValueError(f"{name}:VALUE needs {need}, got {spec!r}")
         options = {arguments[0].name: value}
-    for one in arguments:
-        if one.default is one.empty and one.name not in options:
-            raise ValueError(f"{name} needs {one.name}: {name}:VALUE or {name}({one.name}=...), got {spec!r}")
+    for argument in arguments:
+        if argument.default is argument.empty and argument.name not in options:
+            raise ValueError(f"{name} needs {argument.name}: {name}:VALUE or {name}({argument.name}=...), got {spec!r}")
     return name, options

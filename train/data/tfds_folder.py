@@ -32,36 +32,31 @@ def open_prepared(name: str) -> Any:
         ValueError: it is not prepared as array_record, its description is broken, or it names a class or a file that is
             not TFDS's or its own.
     """
-    found = find(name)
-    if found is None:
+    folder = find(name)
+    if folder is None:
         raise ValueError(
             f"tfds data must be prepared before (tfds build {name} --file_format=array_record), "
             f"got {name!r} without array_record files in {_data_dir()}"
         )
-    require_own_classes(found / FEATURES)
+    require_own_classes(folder / FEATURES)
     import tensorflow_datasets
 
     try:
-        builder = tensorflow_datasets.builder_from_directory(found)
+        builder = tensorflow_datasets.builder_from_directory(folder)
         shards = [Path(shard) for split in builder.info.splits.values() for shard in split.filepaths]
     except Exception as broken:  # of JSON, protobuf, TFDS and NumPy: their messages quote files, over many lines
         raise ValueError(
-            f"tfds data must have the dataset_info.json and {FEATURES} that TFDS wrote, got {found}, whose cannot be "
+            f"tfds data must have the dataset_info.json and {FEATURES} that TFDS wrote, got {folder}, whose cannot be "
             f"read ({type(broken).__name__})"
         ) from None
     for shard in shards:
-        if shard.parent != found:
-            raise ValueError(f"tfds data must be in files of its folder, got {shard} for {found}")
+        if shard.parent != folder:
+            raise ValueError(f"tfds data must be in files of its folder, got {shard} for {folder}")
     return builder
 
 
 def open_split(builder: Any, split: str, **options: Any) -> Any:
-    """Return the records of a split, with random access.
-
-    Args:
-        builder: a data set.
-        split: name of a split that it has.
-        **options: of the builder's `as_data_source`.
+    """Return the records of a split, with random access; the options are those of the builder's `as_data_source`.
 
     Raises:
         ValueError: its files are missing or broken.
@@ -99,8 +94,8 @@ def find(name: str) -> Path | None:
         name: `NAME` or `NAME/CONFIG`, with or without a version, or a folder.
     """
     roots = [root for base in (Path(name).expanduser(), _data_dir() / name) for root in (base, *base.glob("*"))]
-    found = [root for root in roots if (root / "dataset_info.json").is_file() and any(root.glob("*.array_record*"))]
-    return max(found, key=lambda root: [int(part) for part in re.findall(r"\d+", root.name)], default=None)
+    folders = [root for root in roots if (root / "dataset_info.json").is_file() and any(root.glob("*.array_record*"))]
+    return max(folders, key=lambda root: [int(part) for part in re.findall(r"\d+", root.name)], default=None)
 
 
 def require_own_classes(path: Path) -> None:
@@ -109,31 +104,31 @@ def require_own_classes(path: Path) -> None:
     Raises:
         ValueError: it names another one, or is no such file.
     """
-    named = []
+    classes = []
     if path.is_file() and path.stat().st_size <= LARGEST:
         with contextlib.suppress(ValueError, RecursionError):  # no JSON
-            named = [*_classes(json.loads(path.read_bytes()))]
-    if not named:
+            classes = [*_classes(json.loads(path.read_bytes()))]
+    if not classes:
         raise ValueError(f"tfds data must have a {FEATURES} that TFDS wrote, got {path}, which names no class")
-    for one in named:
-        if not OWN_CLASS.fullmatch(one):
-            shown = one if re.fullmatch(r"[\w.]{1,100}", one) else "another text"
+    for name in classes:
+        if not OWN_CLASS.fullmatch(name):
+            text = name if re.fullmatch(r"[\w.]{1,100}", name) else "another text"
             raise ValueError(
                 f"tfds data must have features of tensorflow_datasets.core.features alone, since the import of others "
-                f"runs code, got {shown} in {path}"
+                f"runs code, got {text} in {path}"
             )
 
 
 def _classes(value: Any) -> Iterator[str]:
     """Yield what a features.json has in the place of classes; texts may hold JSON in turn."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            if isinstance(one, str) and key.replace("_", "").lower() in CLASS_KEYS:
-                yield one
-            yield from _classes(one)
+        for key, entry in value.items():
+            if isinstance(entry, str) and key.replace("_", "").lower() in CLASS_KEYS:
+                yield entry
+            yield from _classes(entry)
     elif isinstance(value, list):
-        for one in value:
-            yield from _classes(one)
+        for entry in value:
+            yield from _classes(entry)
     elif isinstance(value, str) and value.lstrip()[:1] in ("{", "[", '"'):
         try:
             inner = json.loads(value)

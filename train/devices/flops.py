@@ -57,8 +57,8 @@ def peak_flops(kind: str) -> float | None:
     Args:
         kind: `device_kind` of the device; the longest known name that it starts with is used.
     """
-    known = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
-    return PEAKS[max(known, key=len)] if known else None
+    names = [name for name in PEAKS if kind == name or kind.startswith((f"{name} ", f"{name}-"))]
+    return PEAKS[max(names, key=len)] if names else None
 
 
 def peak_seconds(flops: int, mesh: Mesh) -> float:
@@ -80,12 +80,7 @@ def text_flops(text: TransformerConfig, batch: int, length: int) -> int:
 
 
 def vit_flops(picture: ViTConfig, batch: int) -> int:
-    """Return the FLOPs of a training step of a vision transformer at its own image size.
-
-    Args:
-        picture: the config of the model.
-        batch: B.
-    """
+    """Return the FLOPs of a training step of a vision transformer at its own image size, for a batch of B images."""
     patches = picture.grid[0] * picture.grid[1]
     layers = sum(layer_flops(layer, picture.width, patches + picture.prefix, False) for layer in picture.layers)
     heads = 2 * picture.classes * (picture.pooled + picture.distilled * picture.width)

@@ -60,11 +60,11 @@ def join(hosts: str) -> None:
             except ValueError:
                 raise ValueError("hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them") from None
             return
-        address, count, own = parse_hosts(hosts)
-        if own == 0:
+        address, count, index = parse_hosts(hosts)
+        if index == 0:
             _require_free(address)
         jax.distributed.initialize(
-            address, count, own, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
+            address, count, index, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
         )
 
 
@@ -87,8 +87,11 @@ def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
     if not hosts:
         yield
         return
-    gone = lambda: f"error: another process of this run was lost; {hint()}"
-    with last_words(gone):
+
+    def line() -> str:
+        return f"error: another process of this run was lost; {hint()}"
+
+    with last_words(line):
         try:
             yield
         except SystemExit as ended:
@@ -97,7 +100,7 @@ def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
             raise
         except Exception as broken:
             if is_process_loss(broken):
-                _end(LOST, gone())
+                _end(LOST, line())
             traceback.print_exc()
             _fail(1)
             raise SystemExit(1) from None
@@ -111,10 +114,10 @@ def parse_hosts(hosts: str) -> tuple[str, int, int]:
     Raises:
         ValueError: a malformed text, or an index that is too large.
     """
-    found = re.fullmatch(r"([^,\s]+:\d+),([1-9]\d*),(\d+)", hosts)
-    if not found or int(found[3]) >= int(found[2]):
+    match = re.fullmatch(r"([^,\s]+:\d+),([1-9]\d*),(\d+)", hosts)
+    if not match or int(match[3]) >= int(match[2]):
         raise ValueError(f"hosts must be auto or ADDRESS:PORT,N,I with I from 0 to N - 1, got {hosts!r}")
-    return found[1], int(found[2]), int(found[3])
+    return match[1], int(match[2]), int(match[3])
 
 
 def is_main_process() -> bool:
@@ -143,9 +146,9 @@ def from_main_process(values: list[int], most: int) -> list[int]:
     """
     if jax.process_count() == 1:
         return values[:most]
-    padded = np.full(most, -1, np.int32)
-    padded[: len(values)] = values[:most]
-    return [int(value) for value in multihost_utils.broadcast_one_to_all(padded) if value >= 0]
+    array = np.full(most, -1, np.int32)
+    array[: len(values)] = values[:most]
+    return [int(value) for value in multihost_utils.broadcast_one_to_all(array) if value >= 0]
 
 
 def require_same_settings(settings: Mapping[str, Any]) -> None:
@@ -156,16 +159,16 @@ def require_same_settings(settings: Mapping[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    own = json.dumps({**settings, "jax": jax.__version__, "code": code_digest()}).encode()
-    digest = np.frombuffer(hashlib.sha256(own).digest(), np.uint32)
+    description = json.dumps({**settings, "jax": jax.__version__, "code": code_digest()}).encode()
+    digest = np.frombuffer(hashlib.sha256(description).digest(), np.uint32)
     if all_processes_agree(bool(np.array_equal(multihost_utils.broadcast_one_to_all(digest), digest))):
         return
-    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(own)))))
-    texts = multihost_utils.process_allgather(np.frombuffer(own.ljust(longest), np.uint8))
-    wanted, *others = (json.loads(bytes(text)) for text in texts)
-    for number, other in enumerate(others, 1):
-        for name in sorted(wanted.keys() | other.keys()):
-            was, now = wanted.get(name), other.get(name)
+    longest = int(np.max(multihost_utils.process_allgather(np.int32(len(description)))))
+    texts = multihost_utils.process_allgather(np.frombuffer(description.ljust(longest), np.uint8))
+    reference, *peers = (json.loads(bytes(text)) for text in texts)
+    for number, peer in enumerate(peers, 1):
+        for name in sorted(reference.keys() | peer.keys()):
+            was, now = reference.get(name), peer.get(name)
             if was != now:
                 raise ValueError(f"all processes must be started alike: 0 has {name}={was!r}, {number} {name}={now!r}")
 

@@ -43,10 +43,10 @@ def parse_mesh(text: str) -> dict[str, int]:
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*", part)
-        if not found:
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*([1-9]\d*)\s*", part)
+        if not match:
             raise ValueError(f"mesh must be AXIS=DEVICES, separated by commas, such as data=4,fsdp=2, got {text!r}")
-        name, size = found[1], int(found[2])
+        name, size = match[1], int(match[2])
         if name not in AXES:
             raise ValueError(f"mesh must be of the axes {', '.join(AXES)}, got {name!r}")
         if name in sizes:
@@ -155,14 +155,13 @@ def parameter_shardings(variables: Any, mesh: Mesh) -> Any:
         mesh: the devices.
     """
 
-    def divided(spec: PartitionSpec, shape: tuple[int, ...]) -> NamedSharding:
+    def shard(spec: PartitionSpec, shape: tuple[int, ...]) -> NamedSharding:
         fits = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(spec, shape, strict=True)]
         return NamedSharding(mesh, PartitionSpec(*fits))
 
     specs = nnx.to_pure_dict(partition_specs(variables, RULES))
     shapes = jax.tree.map(lambda leaf: leaf.shape, nnx.to_pure_dict(variables))
-    is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
-    return jax.tree.map(divided, specs, shapes, is_leaf=is_spec)
+    return jax.tree.map(shard, specs, shapes, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
 
 
 def require_divisible(sizes: Mapping[str, int], *, batch: int, kv_heads: int, length: int) -> None:

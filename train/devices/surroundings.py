@@ -40,6 +40,6 @@ def require_surroundings(environ: Mapping[str, str]) -> None:
     if not re.fullmatch(r"0*[1-9]\d{0,6}", devices, re.ASCII) or int(devices) > MOST_DEVICES:
         raise ValueError(f"JAX_NUM_CPU_DEVICES must be from 1 to {MOST_DEVICES}, got {devices!r}")
     for name, why in MUST_BE_OFF.items():
-        given = environ.get(name, "")
-        if given.lower() in ("y", "yes", "t", "true", "on", "1"):
-            raise ValueError(f"{name} must be off: {why}, got {given!r}")
+        value = environ.get(name, "")
+        if value.lower() in ("y", "yes", "t", "true", "on", "1"):
+            raise ValueError(f"{name} must be off: {why}, got {value!r}")

@@ -108,24 +108,20 @@ class Config(RunConfig):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes to sample at: the trained one, then the others."""
-        trained, patches = (self.size, self.size), self.size // self.patch
-        more, twice = self.patch * -(-3 * patches // 2), 2 * self.size
-        default = ((more, more), (twice, twice), (self.size, twice))
+        training_shape, patches = (self.size, self.size), self.size // self.patch
+        larger, double = self.patch * -(-3 * patches // 2), 2 * self.size
+        default = ((larger, larger), (double, double), (self.size, double))
         if self.frames:
-            trained, default = (self.frames, *trained), ((2 * self.frames, *trained),)
-        chosen = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
-        return tuple(dict.fromkeys((trained, *chosen)))
+            training_shape, default = (self.frames, *training_shape), ((2 * self.frames, *training_shape),)
+        evaluation_shapes = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
+        return tuple(dict.fromkeys((training_shape, *evaluation_shapes)))
 
     def shape_at(self, size: int) -> Shape:
         """Return the shape of results at a size: a square picture of this side, or a video of so many frames."""
         return (size, self.size, self.size) if self.frames else (size, size)
 
     def validated(self) -> Self:
-        """Return the config after checking it.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it."""
         super().validated()
         if self.eval_limit < 2:
             rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"
@@ -150,17 +146,17 @@ def parse_shapes(text: str, *, videos: bool = False) -> tuple[Shape, ...]:
     Raises:
         ValueError: something else, or a shape given twice.
     """
-    found = []
-    for one in split_list(text, "eval_shapes"):
+    shapes = []
+    for part in split_list(text, "eval_shapes"):
         if videos:
-            numbers = re.fullmatch(r"(0*[1-9]\d{0,8}) ?x ?(\d{1,9}) ?x ?(\d{1,9})", one)
+            numbers = re.fullmatch(r"(0*[1-9]\d{0,8}) ?x ?(\d{1,9}) ?x ?(\d{1,9})", part)
             if numbers is None:
                 rule = "eval_shapes of videos must be frames x height x width, such as 8x28x28,16x28x28"
-                raise ValueError(f"{rule}, got {one!r}")
-            found.append(tuple(map(int, numbers.groups())))
+                raise ValueError(f"{rule}, got {part!r}")
+            shapes.append(tuple(map(int, numbers.groups())))
             continue
-        sides = re.fullmatch(r"(\d{1,9})(?: ?x ?(\d{1,9}))?", one)
+        sides = re.fullmatch(r"(\d{1,9})(?: ?x ?(\d{1,9}))?", part)
         if sides is None:
-            raise ValueError(f"eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got {one!r}")
-        found.append((int(sides[1]), int(sides[2] or sides[1])))
-    return tuple(found)
+            raise ValueError(f"eval_shapes must be sides, or heights x widths, such as 28,42,28x56, got {part!r}")
+        shapes.append((int(sides[1]), int(sides[2] or sides[1])))
+    return tuple(shapes)

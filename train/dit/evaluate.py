@@ -33,7 +33,7 @@ from train.dit.results import SampleResults, SampleRow
 from train.engine.config import run_folder
 from train.engine.intervals import packed
 from train.engine.progress import Evaluating
-from train.engine.results import results_stem
+from train.engine.results import key_text, results_stem
 
 LAUNCH = {"cpu": 3e10, "gpu": 2e14, "tpu": 2e14}
 """FLOPs of one launch per device: seconds, after each of which progress is reported."""
@@ -111,7 +111,7 @@ def evaluate(
     rows: dict[tuple[str, Shape], SampleRow] = {}
     shown: dict[tuple[str, Shape], np.ndarray] = {}
     for one, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
-        rows[one.extend, one.shape] = measured(one, pictures, judging, truths[one.shape], trained)
+        rows[one.extend, one.shape] = measured(one, pictures, judging.params, truths[one.shape], trained)
         if pictures is not None:
             shown[one.extend, one.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
     if is_main_process():
@@ -120,16 +120,18 @@ def evaluate(
         draw_grid(path, dataset, trained, true, shown, f"{config.pe}, step {step}")
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
     row = lambda extend, shape: rows[shared if alike(extend, shape) else extend, shape]
+    made_by = {"data": dataset.identity, "judge": judging.seal, "pictures": f"{config.eval_limit}"}
+    made_by |= {name: key_text(getattr(config, name)) for name in SampleResults.sampled_with}
     return [
         SampleResults(
             name=config.pe, data=config.data, trained=trained[0], step=step, extend=extend, note=dataset.note,
-            rows=tuple(row(extend, shape) for shape in shapes),
+            rows=tuple(row(extend, shape) for shape in shapes), made_by=made_by,
         )
         for extend in extensions
     ]  # fmt: skip
 
 
-def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Params, Mapping[Shape, Truth]]:
+def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Judge, Mapping[Shape, Truth]]:
     """Return the judge, trained or read, and the measures of true pictures of every shape."""
     config = sampler.config
     pictures = tuple(dict.fromkeys((shape[-2], shape[-1]) for shape in config.shapes))
@@ -137,13 +139,17 @@ def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple
     looks = [math.prod(shape) * (true_count(sampler) + config.eval_limit) for shape in config.shapes]
     with Evaluating(console, whole + sum(looks)) as progress:
         report = lambda: progress(whole / judge.STEPS, "the judge of all runs learns from true pictures, once")
-        folder = run_folder(config).parent
-        params = judge.trained(dataset, pictures, folder, report)
+        judging = judge.read(dataset, pictures)
+        if judging is None:
+            say = lambda text: console.print(text, markup=False, soft_wrap=True)
+            for old in sorted(run_folder(config).parent.glob("judge-*.npz"))[:1]:
+                say(f"{old} of pejax 0.3.0 is not read, because it has no seal: the judge is trained again")
+            judging = judge.train_and_keep(dataset, pictures, report, say)
         truths = {}
         for shape, look in zip(config.shapes, looks, strict=True):
-            truths[shape] = truth_of(sampler, dataset, params, shape)
+            truths[shape] = truth_of(sampler, dataset, judging.params, shape)
             progress(look, f"true pictures, {in_words(shape)}")
-    return params, truths
+    return judging, truths
 
 
 def true_count(sampler: Sampler) -> int:

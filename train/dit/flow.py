@@ -51,48 +51,50 @@ def flow_losses(
     return jnp.mean(jnp.square(velocity - (noise - x)), axis=tuple(range(1, x.ndim)))
 
 
-def guided(velocity: Conditional, labels: Int[Array, " B"], none: int, scale: float) -> Velocity:
+def guide(velocity: Conditional, labels: Int[Array, " B"], none: int, scale: float) -> Velocity:
     """Return the velocity `v_none + scale · (v_class - v_none)` (classifier-free guidance).
 
     Both are computed as one batch of twice the size. With scale 1 only that of the class is computed.
 
     Args:
-        velocity: of a class, or of none.
+        velocity: velocity of a class, or of none.
         labels: class of each picture.
         none: the label of no class.
-        scale: of the guidance.
+        scale: 0 = that of no class, above 1 = beyond that of the class.
     """
     if scale == 1:
         return lambda x, time: velocity(x, time, labels)
-    both_labels = jnp.concatenate([labels, jnp.full_like(labels, none)])
+    pair_labels = jnp.concatenate([labels, jnp.full_like(labels, none)])
 
-    def guide(x: Array, time: Array) -> Array:
-        twice = lambda array: jnp.concatenate([array, array])
-        of_class, of_none = jnp.split(velocity(twice(x), twice(time), both_labels), 2)
+    def guided_velocity(x: Array, time: Array) -> Array:
+        pairs, times = jnp.concatenate([x, x]), jnp.concatenate([time, time])
+        of_class, of_none = jnp.split(velocity(pairs, times, pair_labels), 2)
         return of_none + scale * (of_class - of_none)
 
-    return guide
+    return guided_velocity
 
 
 def sample(velocity: Velocity, noise: Float[Array, "B *S"], steps: int, method: str) -> Float[Array, "B *S"]:
     """Return where the flow leads from noise at t = 1 to t = 0, in equal steps.
 
     Args:
-        velocity: of the flow.
+        velocity: velocity of the flow.
         noise: standard normal numbers.
         steps: number of steps.
         method: "euler", exact for a velocity that does not change along a path, or "heun", exact for one that is linear
             in t there, with two evaluations per step.
     """
     size = 1.0 / steps
-    at = lambda number: jnp.full((len(noise),), 1.0, noise.dtype) - size * number
+
+    def time_after(number: Array) -> Array:
+        return jnp.full((len(noise),), 1.0, noise.dtype) - size * number
 
     def euler(x: Array, number: Array) -> tuple[Array, None]:
-        return x - size * velocity(x, at(number)), None
+        return x - size * velocity(x, time_after(number)), None
 
     def heun(x: Array, number: Array) -> tuple[Array, None]:
-        slope = velocity(x, at(number))
-        return x - 0.5 * size * (slope + velocity(x - size * slope, at(number + 1))), None
+        slope = velocity(x, time_after(number))
+        return x - 0.5 * size * (slope + velocity(x - size * slope, time_after(number + 1))), None
 
     numbers = jnp.arange(steps, dtype=noise.dtype)
     return jax.lax.scan(euler if method == "euler" else heun, noise, numbers)[0]

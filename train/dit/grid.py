@@ -16,17 +16,14 @@ DPI, SCALE, GAP, HEAD, LETTER = 150, 2, 4, 30, 8.4
 
 
 def strip(images: Float32[np.ndarray, "N *F h w C"], dataset: Dataset) -> Float[np.ndarray, "H W C"]:
-    """Return pictures side by side with a white line between them, from 0 to 1; of videos the frames, a row for each.
-
-    Args:
-        images: normalized.
-        dataset: says how they are normalized.
-    """
+    """Return normalized pictures side by side, a white line between them, from 0 to 1; of videos a row of frames."""
     if images.ndim == 5:
         rows = [strip(frames, dataset) for frames in images]
         return np.concatenate([np.pad(row, ((0, 2), (0, 0), (0, 0)), constant_values=1.0) for row in rows])
     pixels = np.clip(images * np.asarray(dataset.std) + np.asarray(dataset.mean), 0.0, 1.0)
-    return np.concatenate([np.pad(one, ((0, 0), (0, 2), (0, 0)), constant_values=1.0) for one in pixels], axis=1)
+    return np.concatenate(
+        [np.pad(picture, ((0, 0), (0, 2), (0, 0)), constant_values=1.0) for picture in pixels], axis=1
+    )
 
 
 @literal_text
@@ -41,24 +38,30 @@ def draw_grid(
     """Write the figure.
 
     Args:
-        path: of the figure.
+        path: path of the figure.
         dataset: says how pictures are normalized.
         trained: the trained shape.
         true: some true pictures or videos of each shape.
         sampled: some of those that were sampled, by extension, or other words, and shape.
-        title: of the figure.
+        title: title of the figure.
     """
     blocks = {}
     for shape, pictures in true.items():
-        found = {extend: images for (extend, at), images in sampled.items() if at == shape}
-        named = {"as trained" if extend == "none" else extend: images for extend, images in found.items()}
-        blocks[shape] = {label: strip(images, dataset) for label, images in {"true": pictures, **named}.items()}
+        rows = {"true": pictures} | {
+            "as trained" if extend == "none" else extend: images
+            for (extend, at), images in sampled.items()
+            if at == shape
+        }
+        blocks[shape] = {label: strip(images, dataset) for label, images in rows.items()}
     strips = [row for rows in blocks.values() for row in rows.values()]
     label_width = GAP + LETTER * max(len(label) for rows in blocks.values() for label in rows)
     width = label_width + SCALE * max(row.shape[1] for row in strips)
     height = HEAD * (len(blocks) + 1) + sum(SCALE * len(row) + GAP for row in strips)
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
-    place = lambda left, top: (left / width, 1 - top / height)
+
+    def place(x: float, y: float) -> tuple[float, float]:  # from dots below the top to matplotlib's fractions
+        return x / width, 1 - y / height
+
     figure.text(*place(GAP, HEAD / 2), title, fontsize=9, va="center", weight="bold")
     top = HEAD
     for shape, rows in blocks.items():
@@ -68,8 +71,7 @@ def draw_grid(
         top += HEAD
         for label, row in rows.items():
             tall, wide = SCALE * len(row), SCALE * row.shape[1]
-            left, bottom = place(label_width, top + tall)
-            axes = figure.add_axes((left, bottom, wide / width, tall / height))
+            axes = figure.add_axes((*place(label_width, top + tall), wide / width, tall / height))
             axes.imshow(
                 row.squeeze(-1) if row.shape[-1] == 1 else row, cmap="gray", vmin=0, vmax=1, interpolation="none"
             )

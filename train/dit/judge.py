@@ -4,7 +4,7 @@
     ->  features  ->  logits
 
 The average makes pictures of all shapes alike, so that one network reads them all; only the first convolution sees
-their pixels. It is trained once for a data set and shapes, and kept in a file that all runs beside each other share.
+their pixels. It is trained once for a data set and shapes, and kept in the cache folder of the user.
 
 A frame of a video is a picture to it. The class of a video is that of the mean of the logits over its frames, so that a
 video counts once.
@@ -13,10 +13,8 @@ video counts once.
 import hashlib
 import json
 import math
-import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -27,11 +25,11 @@ from jaxtyping import Array, Bool, Float
 
 from train.data.images import Dataset
 from train.data.images.pipeline import training_source
+from train.data.user_cache import cache_file, keep, read_kept
 from train.devices.hosts import is_main_process
 from train.dit.config import Shape
 from train.dit.measures import area_weights
 from train.dit.pictures import Pictures, true_pictures
-from train.engine.files import replaced_file
 
 CHANNELS = (16, 32, 64)
 """Output channels of the convolutions."""
@@ -46,9 +44,21 @@ AT_ONCE = 256
 """Pictures that are judged at once."""
 
 VERSION = 1
-"""Counted up where the network or its training changes: files of other versions are not read."""
+"""Counted up where the network or its training changes, but for the numbers above: other files are not read."""
 
 Params = dict[str, Array]
+
+
+class Judge(NamedTuple):
+    """A trained judge.
+
+    Attributes:
+        params: its parameters.
+        seal: digest of them and of everything that they were trained on and with.
+    """
+
+    params: Params
+    seal: str
 
 
 class Judged(NamedTuple):
@@ -151,45 +161,68 @@ def judge(params: Params, pictures: Pictures, side: int) -> Judged:
     return Judged(votes.argmax(-1) == pictures.labels, features)
 
 
-def kept_in(folder: Path, dataset: Dataset, shapes: Sequence[Shape]) -> Path:
-    """Return the file of the judge of a data set and shapes in a folder."""
-    facts = [VERSION, dataset.identity, len(dataset.classes), dataset.mean, dataset.std, sorted(shapes), shapes[0]]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return folder / f"judge-{digest}.npz"
+def name_of(dataset: Dataset, shapes: Sequence[Shape]) -> str:
+    """Return the name of the judge's file, which holds a digest of everything that its training depends on."""
+    training = [VERSION, CHANNELS, FEATURES, STEPS, BATCH, RATE]
+    facts = [training, dataset.identity, len(dataset.classes), dataset.channels, dataset.mean, dataset.std, shapes]
+    return f"judge-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
 
-def read(path: Path, like: Params) -> Params | None:
-    """Return the parameters in a file; None where there is no file, or one without these parameters.
+def packed(params: Params, name: str) -> bytes:
+    """Return the content of the file with this name: a seal of 32 bytes, and the parameters by name in float32."""
+    content = b"".join(np.asarray(params[part], "<f4").tobytes() for part in sorted(params))
+    return hashlib.sha256(name.encode() + content).digest() + content
+
+
+def unpacked(content: bytes, name: str, like: Params) -> Params | None:
+    """Return the parameters in the content of the file with this name; None where its seal does not fit it.
 
     Args:
-        path: the file.
+        content: the content.
+        name: name of the file.
         like: parameters, or their shapes.
     """
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = {name: np.asarray(stored[name]) for name in like}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    if hashlib.sha256(name.encode() + content[32:]).digest() != content[:32]:
         return None
-    fits = all(found[name].shape == leaf.shape and found[name].dtype == leaf.dtype for name, leaf in like.items())
-    finite = fits and all(np.isfinite(array).all() for array in found.values())
-    return {name: jnp.asarray(array) for name, array in found.items()} if finite else None
+    values, found, at = np.frombuffer(content[32:], "<f4"), {}, 0
+    for part in sorted(like):
+        size = math.prod(like[part].shape)
+        found[part] = jnp.asarray(values[at : at + size].reshape(like[part].shape))
+        at += size
+    return found
 
 
-def trained(dataset: Dataset, shapes: Sequence[Shape], folder: Path, report: Callable[[], None]) -> Params:
-    """Return the parameters in the file of a folder, which is written after training where there is none.
+def read(dataset: Dataset, shapes: Sequence[Shape]) -> Judge | None:
+    """Return the judge in the cache of the user; None where there is none, or one with a broken seal.
 
     Args:
         dataset: whose pictures, or frames, it judges.
         shapes: their heights and widths, the trained one first.
-        folder: of the file.
-        report: called after each step of training.
     """
-    path = kept_in(folder, dataset, shapes)
+    name = name_of(dataset, shapes)
     make = partial(init, channels=dataset.channels, classes=len(dataset.classes), side=shapes[0][0])
-    found = read(path, jax.eval_shape(make, jax.random.key(0)))
-    if found is None:
-        found = train(dataset, shapes, report)
-        if is_main_process():
-            with replaced_file(path) as file:
-                np.savez(file, allow_pickle=False, **{name: np.asarray(array) for name, array in found.items()})
-    return found
+    params = unpacked(read_kept(cache_file(name)), name, jax.eval_shape(make, jax.random.key(0)))
+    return None if params is None else sealed(params, name)
+
+
+def sealed(params: Params, name: str) -> Judge:
+    """Return the judge of a file with this name."""
+    return Judge(params, packed(params, name)[:8].hex())
+
+
+def train_and_keep(
+    dataset: Dataset, shapes: Sequence[Shape], report: Callable[[], None], say: Callable[[str], None]
+) -> Judge:
+    """Return the judge after training, and keep it in the cache of the user.
+
+    Args:
+        dataset: whose pictures, or frames, it judges.
+        shapes: their heights and widths, the trained one first.
+        report: called after each step of training.
+        say: called with a line where it cannot be kept.
+    """
+    name, params = name_of(dataset, shapes), train(dataset, shapes, report)
+    refused = keep(cache_file(name), packed(params, name)) if is_main_process() else ""
+    if refused:
+        say(f"the judge of pictures is not kept, the next run trains it again: {refused}")
+    return sealed(params, name)

@@ -12,7 +12,7 @@ from pejax import make_encoding
 from pejax.models import DiT, Execution, dit
 from train.data.images import Dataset
 from train.dit.config import Config, Shape
-from train.dit.flow import draw_times, flow_losses, guided, noisy, sample
+from train.dit.flow import draw_times, flow_losses, guide, noisy, sample
 from train.dit.pictures import size_of, spread, true_pictures
 from train.engine import attention_entropy
 from train.engine.loop import Metrics
@@ -60,12 +60,12 @@ class Sampler(Split[DiT]):
         super().__init__(lambda rngs: DiT(self.dit, rngs=rngs))
         self.dims = self.prototype.dims
         self.usual = OF_VIDEOS if config.frames else EXTENSIONS
-        chosen = config.extensions or tuple(filter(self._has, self.usual))
+        extensions = config.extensions or tuple(filter(self._has, self.usual))
         self.extended: dict[str, Split[DiT]] = {
             extend: self
             if extend == "none"
             else Split(lambda rngs, extend=extend: DiT(self.dit.extended(extend), rngs=rngs))
-            for extend in chosen
+            for extend in extensions
         }
 
     def _has(self, extend: str) -> bool:
@@ -92,8 +92,8 @@ class Sampler(Split[DiT]):
         of_times, of_noise, of_classes = jax.random.split(key, 3)
         time = draw_times(of_times, len(images), self.config.times)
         noise = jax.random.normal(of_noise, images.shape)
-        dropped = jax.random.bernoulli(of_classes, self.config.class_dropout, labels.shape)
-        labels = jnp.where(dropped, self.dit.classes, labels)
+        drops = jax.random.bernoulli(of_classes, self.config.class_dropout, labels.shape)
+        labels = jnp.where(drops, self.dit.classes, labels)
         velocity = self.model(params)(noisy(images, noise, time), time, labels, execution=execution)
         losses = flow_losses(velocity, images, noise)
         return losses.mean(), {"loss": losses.sum(), "count": jnp.asarray(len(images), jnp.float32)}
@@ -133,15 +133,15 @@ class Sampler(Split[DiT]):
         """Return the pictures of these classes that the flow makes of noise, normalized as the training images."""
         config = self.config
         velocity = partial(self.velocity, params, extend=extend, execution=execution)
-        flow = guided(velocity, labels, self.dit.classes, config.guidance)
+        flow = guide(velocity, labels, self.dit.classes, config.guidance)
         return sample(flow, noise, config.sampling_steps, config.sampler)
 
     def refusal(self, extend: str, shape: Shape) -> str:
         """Return why the encoding refuses a shape with an extension, in one line; empty where it accepts it."""
         image = jax.ShapeDtypeStruct((1, *shape, self.dit.channels), jnp.float32)
-        one = jax.ShapeDtypeStruct((1,), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32)
+        time_and_label = jax.ShapeDtypeStruct((1,), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32)
         try:
-            jax.eval_shape(partial(self.velocity, extend=extend), self.shapes, image, *one)
+            jax.eval_shape(partial(self.velocity, extend=extend), self.shapes, image, *time_and_label)
         except ValueError as refused:
             return " ".join(str(refused).split())
         return ""
@@ -149,10 +149,7 @@ class Sampler(Split[DiT]):
     def head_entropies(self, dataset: Dataset, params: Any, size: int) -> list[list[Array]]:
         """Return the attention entropy of every layer and head, `(L, H)`, on a few test images of one size at t = 1/2.
 
-        Args:
-            dataset: of the images.
-            params: trained.
-            size: side of the images, or frames of the videos.
+        Of videos, the size is the number of frames.
 
         Raises:
             ValueError: the encoding refuses the size.
@@ -162,7 +159,10 @@ class Sampler(Split[DiT]):
         images, labels = map(jnp.asarray, true_pictures(dataset, source, shape, spread(len(source), PROBED)))
         time = jnp.full((len(images),), 0.5)
         x = noisy(images, jax.random.normal(jax.random.key(0), images.shape), time)
-        read = lambda params, execution: self.velocity(params, x, time, labels, execution=execution)
+
+        def read(params: Any, execution: Execution) -> Array:
+            return self.velocity(params, x, time, labels, execution=execution)
+
         return attention_entropy.entropy_probe(read, axes=len(self.dit.grid), heads=True)(params)
 
     def laws(self, params: Any) -> str:

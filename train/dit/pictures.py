@@ -22,15 +22,9 @@ def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[n
     """Return pictures of a source of squares that have the longer side of the shape.
 
     A picture that is wider than high shows the whole square, stretched: its rows are averages over the area of pixels.
-
-    Args:
-        dataset: whose pictures they are.
-        source: of squares, as `size_of` a shape says.
-        shape: height and width, pixels, behind the frames of videos.
-        indices: indices in the source.
     """
     batch = normalized_batch(dataset, source, indices)
-    return Pictures(averaged(batch["image"], shape), batch["label"])
+    return Pictures(average_areas(batch["image"], shape), batch["label"])
 
 
 def size_of(shape: Shape) -> Shape:
@@ -38,7 +32,7 @@ def size_of(shape: Shape) -> Shape:
     return (max(shape[-2:]), *shape[:-2])
 
 
-def averaged(images: Float32[np.ndarray, "N *F S S C"], shape: Shape) -> Float32[np.ndarray, "N *F h w C"]:
+def average_areas(images: Float32[np.ndarray, "N *F S S C"], shape: Shape) -> Float32[np.ndarray, "N *F h w C"]:
     """Return images at a smaller shape: each pixel is the average over its area."""
     (height, width), (rows, columns) = images.shape[-3:-1], shape[-2:]
     if height != rows:

@@ -10,8 +10,8 @@
     python -m train.dit --help                                every option
 
 The run folder then has config.json, environment.json, metrics.jsonl, tensorboard/, checkpoints/, results.json,
-results.png and samples.png, the pictures. Beside it is the classifier that judges the pictures of all runs on the same
-data and shapes.
+results.png and samples.png, the pictures. The classifier that judges the pictures of all runs on the same data and
+shapes is kept in the cache of the user; results.json has its digest.
 """
 
 import math
@@ -42,9 +42,9 @@ def make_task(config: Config) -> Task:
     """
     for shape in config.shapes:
         require_room(FLOAT * math.prod(shape), host_memory(), f"an image of {in_words(shape)} pixels")
-    trained, whole = config.shapes[0], host_memory() * jax.process_count()
-    what = f"a batch of {config.batch} images of {in_words(trained)} pixels"
-    require_room(FLOAT * config.batch * math.prod(trained), whole, what)
+    training_shape, memory = config.shapes[0], host_memory() * jax.process_count()
+    what = f"a batch of {config.batch} images of {in_words(training_shape)} pixels"
+    require_room(FLOAT * config.batch * math.prod(training_shape), memory, what)
     _model(config, channels=1, classes=2)  # settings are refused before data are drawn or read
     dataset = load(config.data, size=config.size, validation=config.validation, frames=config.frames)
     kind = "videos" if config.frames else "images"
@@ -76,15 +76,11 @@ def make_task(config: Config) -> Task:
 
 
 def _model(config: Config, channels: int, classes: int) -> Sampler:
-    """Return the model.
-
-    Raises:
-        ValueError: the encoding does not support the trained shape.
-    """
+    """Return the model, whose encoding supports the trained shape."""
     sampler = Sampler(config, channels, classes)
-    refused = sampler.refusal("", config.shapes[0])
-    if refused:
-        raise ValueError(refused)
+    reason = sampler.refusal("", config.shapes[0])
+    if reason:
+        raise ValueError(reason)
     return sampler
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from train.dit.measures import LOOP
 from train.engine import figures, intervals, results
+from train.engine.markdown import escape_markdown
 
 
 class SampleRow(NamedTuple):
@@ -127,6 +128,7 @@ class SampleResults(results.Evaluation):
 
     row = SampleRow
     higher = True
+    sampled_with = ("guidance", "sampler", "sampling_steps")
 
     rows: tuple[SampleRow, ...]
 
@@ -217,7 +219,7 @@ class SampleResults(results.Evaluation):
                 measured = lambda row, number=measure.number: None if math.isnan(number(row)) else number(row)
                 found = [{row.at: measured(row) for row in run.of(aspect)} for run in runs]
                 if any(value is not None for one in found for value in one.values()):
-                    title = f"{measure.name}, {by}{f' of {aspect}' if aspect else ''}:"
+                    title = f"{measure.name}, {by}{f' of {escape_markdown(aspect)}' if aspect else ''}:"
                     parts += [title, results.grid(runs, found, measure.best, measure.form)]
         return results.document(runs, *parts)
 

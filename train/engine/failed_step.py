@@ -12,7 +12,6 @@ The folder can be used like a run folder: `--init=RUN/offending-STEP` starts tra
 import json
 import shlex
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.devices.hosts import is_main_process
+from train.engine.arrays import read_arrays
 from train.engine.checkpoint import Checkpoints
 from train.engine.config import RunConfig
+from train.engine.files import read_object
 from train.engine.loop import TrainState
 from train.engine.outside import command, missing_options
 from train.engine.stored_config import save_config
 from train.engine.task import Task
+
+LARGEST_BATCH = 2**32
+"""Most bytes of the file of a batch that is read."""
 
 
 def save(state: TrainState, config: RunConfig, task: Task, record: dict[str, Any], run: Path) -> str:
@@ -95,8 +99,8 @@ def read(folder: Path) -> tuple[int, float, dict[str, np.ndarray]]:
     if not (folder / "step.json").is_file():
         raise ValueError(f"a saved step is in a folder offending-STEP of a run, got {folder}")
     try:
-        step = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-        with np.load(folder / "batch.npz") as batch:
-            return step["step"], float.fromhex(step["bits"]), dict(batch)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as wrong:
+        step = read_object(folder / "step.json")
+        batch = read_arrays(folder / "batch.npz", LARGEST_BATCH)
+        return step["step"], float.fromhex(step["bits"]), batch
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as wrong:
         raise ValueError(f"a saved step must be undamaged, got {folder}: {wrong}") from None

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from train.engine.files import read_object, with_digest, write_atomic
 from train.engine.intervals import Score
-from train.engine.stored_config import digest_of
+from train.engine.markdown import escape_markdown
+from train.engine.stored_config import stored_settings
 
 SHORT = 40
 """Longest extension that is written in full in labels and file names."""
@@ -34,6 +35,7 @@ class Evaluation:
         row: NamedTuple of a row; other entries of a stored row were computed from its fields.
         nested: class of values that are stored as JSON objects.
         higher: whether a higher score is better.
+        sampled_with: settings of the run that the numbers depend on and the weights do not; `made_by` has them.
 
     Args:
         name: name of the encoding.
@@ -45,11 +47,13 @@ class Evaluation:
         rows: one per size or length.
         steps: number of the last step of training; 0 = unknown.
         run: digest of the settings of the run (`train.engine.stored_config`); empty = unknown.
+        made_by: digests of the data and the judge, and the settings of sampling: the key of every table; empty = none.
     """
 
     row: ClassVar[Any]
     nested: ClassVar[Callable[..., Any]] = dict
     higher: ClassVar[bool]
+    sampled_with: ClassVar[tuple[str, ...]] = ()
 
     name: str
     data: str
@@ -60,6 +64,7 @@ class Evaluation:
     rows: tuple[Any, ...]
     steps: int = 0
     run: str = ""
+    made_by: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def unfinished(self) -> bool:
@@ -147,8 +152,7 @@ class Evaluation:
                 raise ValueError("rows must be at least one, got none")
             for one in (found, *found.rows):
                 _require_types(one)
-            if found.run and digest_of(path.parent) not in ("", found.run):
-                raise ValueError("it belongs to another run than the config.json beside it")
+            _require_beside(found, stored_settings(path.parent))
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
             raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
         return found
@@ -160,6 +164,27 @@ class Evaluation:
         Path(f"{to}.md").write_text(cls.markdown(runs), encoding="utf-8")
         cls.draw(runs, Path(f"{to}.png"))
         return runs
+
+
+def key_text(value: Any) -> str:
+    """Return a setting as `made_by` has it."""
+    return f"{value:g}" if isinstance(value, float | int) else f"{value}"
+
+
+def _require_beside(found: Evaluation, config: Mapping[str, Any]) -> None:
+    """Check that an evaluation belongs to the config.json beside it, and was sampled with its settings.
+
+    Raises:
+        ValueError: it does not, or was not.
+    """
+    if found.run and config.get("run", "") not in ("", found.run):
+        raise ValueError("it belongs to another run than the config.json beside it")
+    for name in found.sampled_with:
+        was, now = found.made_by.get(name, ""), key_text(config.get(name, ""))
+        if was and now and was != now:
+            raise ValueError(
+                f"it was measured with {name}={was}, the config.json beside it has {now}: train.evaluate measures again"
+            )
 
 
 def stored(row: Any) -> dict[str, Any]:
@@ -185,7 +210,7 @@ def document(runs: Sequence[Evaluation], *parts: str) -> str:
         ValueError: runs that are not comparable.
     """
     require_comparable(runs)
-    return "\n\n".join([*parts, runs[0].note]) + "\n"
+    return "\n\n".join([*parts, escape_markdown(runs[0].note)]) + "\n"
 
 
 def _require_types(record: Any) -> None:
@@ -199,6 +224,8 @@ def _require_types(record: Any) -> None:
         if get_origin(hint) is ClassVar:
             continue
         value = getattr(record, name)
+        if name == "made_by":
+            hint, value = str, "".join([*value, *value.values()])  # which refuses all but texts
         wanted = int | float if hint is float else hint
         if name != "rows" and (not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool)):
             raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
@@ -214,10 +241,24 @@ def require_comparable(runs: Sequence[Evaluation]) -> None:
         ValueError: naming the field that differs and both values.
     """
     for run in runs:
+        require_same_key(run.made_by, runs[0].made_by)
         for name in ("data", "trained"):
             first, other = getattr(runs[0], name), getattr(run, name)
             if first != other:
                 raise ValueError(f"runs in one comparison must share {name}, got {first!r} and {other!r}")
+
+
+def require_same_key(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Check that numbers were made by the same data, judge and sampling, so that they may stand in one table.
+
+    Raises:
+        ValueError: naming what differs and both values.
+    """
+    for name in {**one, **other}:
+        if one.get(name) != other.get(name):
+            got = " and ".join(key.get(name, "an unknown one") for key in (other, one))
+            rule = f"numbers of one table must be made by the same {name}"
+            raise ValueError(f"{rule}, got {got}: train.evaluate measures a run again")
 
 
 def grid(
@@ -244,7 +285,7 @@ def grid(
     for run, one in zip(runs, found, strict=True):
         texts = {size: _cell(one[size], form, missing) if size in one else "" for size in sizes}
         cells = [f"**{text}**" if text == tops.get(size) else text for size, text in texts.items()]
-        lines.append(f"| {run.label} | {' | '.join(cells)} |")
+        lines.append(f"| {escape_markdown(run.label)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from pejax._devices import visible_devices
 from train.devices.flops import peak_seconds
 from train.devices.hosts import end_together, is_main_process, join, require_same_settings, wait_for_all_processes
+from train.devices.kept_programs import keep_programs
 from train.devices.memory import FLOAT, require_room
 from train.devices.mesh import (
     limit_launches,
@@ -34,6 +35,7 @@ from train.engine.heartbeat import Heartbeat, so_far, working
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
 from train.engine.optimizers import make_optimizer
+from train.engine.options import names_of
 from train.engine.outside import command, encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
@@ -84,6 +86,8 @@ def main(program: Program, argv: Sequence[str] | None = None) -> int:
             console = user_console(quiet=not is_main_process())
             console.print(f"train.{config.program} · {config.pe} · data {config.data} · {run_folder(config)}")
             visible_devices()  # before any other use of them
+            if not_kept := keep_programs(config.programs):
+                console.print(not_kept, markup=False, soft_wrap=True)
             with working(console, "preparing"):
                 session = prepare(program, config, console)
         with report_errors(CheckpointError, OSError, FloatingPointError, *program.errors):
@@ -105,6 +109,8 @@ def prepare(program: Program, config: RunConfig, console: Console) -> Session:
     Raises:
         ValueError: the config does not fit the data, the model, the encoding, the devices or a checkpoint.
     """
+    # Cheap refusals come first, then the data, then the memory of the model; nothing is written or deleted before
+    # `make_folder`, which needs the initial parameters to exist, so that a run that cannot begin overwrites none.
     require_same_settings({name: value for name, value in dataclasses.asdict(config).items() if name != "hosts"})
     if config.devices and jax.process_count() > 1:
         raise ValueError(f"devices must be 0 (all of them) with several processes, got {config.devices}")
@@ -246,7 +252,7 @@ def restored_state(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored), resumed=True)
+        require_same(stored, as_of(config, stored), also=names_of(config, "trains"))
         if record["data"] != task.identity:
             raise ValueError(f"the checkpoint was made on {record['data']}, this run has {task.identity}")
 
@@ -340,7 +346,7 @@ def restore_params(
 
     def check(record: dict[str, Any]) -> None:
         stored = from_dict(type(config), record["run"])
-        require_same(stored, as_of(config, stored), resumed=False)
+        require_same(stored, as_of(config, stored))
 
     step, state = checkpoints.restore(shapes, check)
     checkpoints.close()

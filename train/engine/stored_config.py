@@ -10,7 +10,8 @@ Beside the fields of the program it holds
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -71,10 +72,17 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
         config = from_dict(kind, {name: value for name, value in stored.items() if name not in MARKS})
     except ValueError as wrong:
         writer = " ".join(str(stored.get("pejax", "0.2.0 or earlier")).split())[:40]
-        raise ValueError(f"{folder / FILE}, written by pejax {writer}: {wrong}") from None
+        newer = ", which is newer than this one" if _is_newer(writer) else ""
+        raise ValueError(f"{folder / FILE}, written by pejax {writer}{newer}: {wrong}") from None
     if stored.get("run", settings_digest(config)) != settings_digest(config, stored):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
     return config
+
+
+def _is_newer(version: str) -> bool:
+    """Return whether a version is newer than this one; of a copy that was not installed nobody knows."""
+    theirs, own = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, pejax.__version__))
+    return len(own) == 3 and theirs > own
 
 
 def program_of(folder: Path) -> str:
@@ -88,10 +96,15 @@ def program_of(folder: Path) -> str:
 
 def digest_of(folder: Path) -> str:
     """Return the digest of the settings in a run folder; empty where there is no config, or one without."""
+    return f"{stored_settings(folder).get('run', '')}"
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """Return what config.json of a run folder holds, unchecked; empty where there is none of a run."""
     try:
-        return f"{_stored(folder).get('run', '')}"
+        return _stored(folder)
     except ValueError:
-        return ""
+        return {}
 
 
 def is_run(folder: Path) -> bool:
@@ -134,20 +147,20 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     return kind(**values)
 
 
-def require_same(stored: Kind, config: Kind, *, resumed: bool) -> None:
+def require_same(stored: Kind, config: Kind, also: Collection[str] = ()) -> None:
     """Check that a checkpoint was made with this config.
 
     Args:
         stored: the config in the checkpoint.
         config: settings of this run.
-        resumed: whether training goes on from it: what an evaluation may change must be equal, too.
+        also: settings that must be equal, too, though a run may change them.
 
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    before, after = stored.weights_settings(), config.weights_settings()
+    before, after = ({**dataclasses.asdict(each), **each.weights_settings()} for each in (stored, config))
     for name in after:
-        if (resumed or name not in names_of(config, "free")) and before[name] != after[name]:
+        if (name in also or name not in names_of(config, "free")) and before[name] != after[name]:
             raise ValueError(
                 f"the checkpoint was made with {name}={before[name]!r}, this run has {name}={after[name]!r}"
             )

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from train.devices.kept_programs import keep_programs
 from train.devices.mesh import make_mesh
 from train.engine.files import read_text
 from train.engine.heartbeat import working
@@ -70,6 +71,7 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
         if name not in names_of(made_by.config, "free"):
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
     config = dataclasses.replace(config, **changes, out=str(folder)).validated()
+    keep_programs("auto")  # never where only the run folder says
     with working(console, "preparing"):
         mesh, task = make_mesh(config.devices), made_by.task(config)
         step, params = restore_params(config, task.split, task.sums, folder, mesh, console)

@@ -10,7 +10,7 @@ of the results then has lines.jsonl, one line per extension and length, results.
 `train.tune` for each extension that was fine-tuned with. Stopped, the same command goes on where it was.
 """
 
-import hashlib
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,15 +30,18 @@ from train.devices.mesh import make_mesh
 from train.engine import session
 from train.engine.files import lock_folder, write_atomic
 from train.engine.heartbeat import working
+from train.engine.parser import parse
 from train.engine.progress import Evaluating
+from train.engine.results import results_stem
 from train.engine.run_files import MODEL
 from train.engine.stopping import report_errors, stop_on_signals
-from train.engine.stored_config import is_run
+from train.engine.stored_config import is_run, load_config, require_same
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
 from train.extend.passkey import Question, questions
 from train.extend.results import (
     DIFFERENCES,
+    WEIGHTS,
     Measured,
     add,
     differences,
@@ -51,7 +54,7 @@ from train.extend.results import (
 )
 from train.lm.evaluate import Reader
 from train.tune.program import PROGRAM as TUNE
-from train.tune.subject import Loaded, decoder_source, retokenized_corpus
+from train.tune.subject import Loaded, decoder_source, model_digest, retokenized_corpus
 
 SUFFIX = ", fine-tuned"
 
@@ -69,6 +72,7 @@ class Plan(NamedTuple):
         windows: token ids, `(windows, longest + 1)`.
         questions: questions of the passkey test, by length.
         note: about the text.
+        settings: what the measurements of the model without fine-tuning are made by.
     """
 
     options: ExtendOptions
@@ -78,6 +82,7 @@ class Plan(NamedTuple):
     windows: np.ndarray
     questions: dict[int, list[Question]]
     note: str
+    settings: dict[str, Any]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +121,7 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
         ValueError: the model, the text or the folder does not fit.
     """
     path = Path(options.model)
-    own, source = decoder_source(options.model)
+    own, _ = decoder_source(options.model)
     trained = own.length
     lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
     corpus = retokenized_corpus(load_text(options.data), options.model, own.vocab)
@@ -133,11 +138,11 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
         raise ValueError(f"out must be a folder, got the file {folder}")
     lock_folder(folder)
     settings = {
-        "model": fingerprint(source.tensors), "data": corpus.identity, "windows": len(windows), "longest": lengths[-1],
+        WEIGHTS: model_digest(options.model), "data": corpus.identity, "windows": len(windows), "longest": lengths[-1],
         "passkey": options.passkey, "dtype": options.dtype,
     }  # fmt: skip
-    lines = open_folder(folder, settings)
-    plan = Plan(options, folder, trained, lengths, windows, asked, corpus.note)
+    lines = open_folder(folder, settings, lambda text: console.print(text, markup=False, soft_wrap=True))
+    plan = Plan(options, folder, trained, lengths, windows, asked, corpus.note, settings)
     console.print(
         f"{path.name}: trained length {trained:,} · {len(windows)} windows of up to {lengths[-1]:,} tokens of "
         f"{options.data} · measured already: {len(lines)}"
@@ -145,28 +150,26 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
     return plan, lines
 
 
-def fingerprint(tensors: Any) -> str:
-    """Return a digest of the names, types and shapes of the tensors of a file."""
-    listed = sorted((name, one.dtype, tuple(one.shape)) for name, one in tensors.items())
-    return hashlib.sha256(repr(listed).encode()).hexdigest()[:12]
-
-
 def tune(plan: Plan, extend: str) -> None:
     """Fine-tune with an extension, or go on with a run that was stopped, unless its model is there.
 
     Raises:
+        ValueError: the model there was fine-tuned with other settings.
         SystemExit: fine-tuning was refused, or stopped.
     """
     options, folder = plan.options, tuned_folder(plan, extend)
-    if (folder / "results.json").is_file() and (folder / MODEL).is_dir():
-        return
     arguments = [
         f"--model={options.model}", f"--extend={extend}", f"--method={options.method}", f"--steps={options.steps}",
         f"--length={options.length or plan.lengths[-1]}", f"--lr={options.lr}", f"--data={options.data}",
-        f"--dtype={options.dtype}", f"--out={folder}", *(["--resume"] if is_run(folder) else []), "--eval_limit=1",
-        "--eval_lengths", str(plan.lengths[0]),
+        f"--dtype={options.dtype}", f"--out={folder}", "--eval_limit=1", "--eval_lengths", str(plan.lengths[0]),
     ]  # fmt: skip
-    status = session.main(TUNE, arguments)
+    if (folder / f"{results_stem(extend)}.json").is_file() and (folder / MODEL).is_dir():
+        try:
+            require_same(load_config(TUNE.config, folder), parse(TUNE.config, arguments))
+        except ValueError as differs:
+            raise ValueError(f"{folder} must hold a run of this command: {differs}; give another --out") from None
+        return
+    status = session.main(TUNE, [*arguments, *(["--resume"] if is_run(folder) else [])])
     if status or not (folder / MODEL).is_dir():
         raise SystemExit(status)
 
@@ -176,8 +179,24 @@ def tuned_folder(plan: Plan, extend: str) -> Path:
     return plan.folder / f"tuned-{re.sub(r'[^A-Za-z0-9_.=-]+', '_', extend).strip('_')}"
 
 
+def measured_model(plan: Plan, name: str) -> tuple[str, str]:
+    """Return the path of the model in a row of the table, and the extension that it is loaded with.
+
+    The folder of a fine-tuned model has its extension already, where config.json can hold it.
+    """
+    extend, model = name.removesuffix(SUFFIX), plan.options.model
+    if extend == name:
+        return model, extend
+    tuned = str(tuned_folder(plan, extend) / MODEL)
+    layers = lambda path: decoder_source(path)[0].layers
+    return tuned, extend if layers(tuned) == layers(model) else "none"
+
+
 def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Measured]:
-    """Measure missing lines one by one, and return all lines."""
+    """Measure missing lines one by one, and return all lines that the models of this command have made."""
+    models = {name: measured_model(plan, name) for name in plan.names}
+    made_by = {name: {**plan.settings, WEIGHTS: model_digest(path)} for name, (path, _) in models.items()}
+    lines = [one for one in lines if one.made_by == made_by.get(one.name)]
     rows = rows_by_name(lines, plan.names, plan.lengths)
     missing = {
         name: [length for length, one in zip(plan.lengths, row, strict=True) if one is None]
@@ -190,17 +209,15 @@ def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Mea
         for name, lengths in missing.items():
             if not lengths:
                 continue
-            tuned = name.endswith(SUFFIX)
-            extend = name.removesuffix(SUFFIX)
-            model = str(tuned_folder(plan, extend) / MODEL) if tuned else plan.options.model
             try:
-                subject = Loaded(model, extend, plan.options.dtype, mesh)
+                subject = Loaded(*models[name], plan.options.dtype, mesh)
             except ValueError as refused:
                 why = " ".join(str(refused).split())
                 found = [Measured(name, length, refused=why) for length in lengths]
             else:
                 found = measure(subject, plan, name, lengths, mesh, progress)
             for one in found:
+                one = dataclasses.replace(one, made_by=made_by[name])
                 add(plan.folder, one)
                 lines.append(one)
                 if not console.is_terminal and not one.refused:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,17 @@ from matplotlib.ticker import LogLocator, MaxNLocator, StrMethodFormatter
 from rich.table import Table
 
 from train.engine.figures import literal_text, write_figure
-from train.engine.files import appended_file, read_object, read_text, write_atomic
+from train.engine.files import appended_file, parse_object, read_object, read_text, with_digest, write_atomic
 from train.engine.intervals import Score, difference
 from train.engine.line_styles import COLORS, numbered
+from train.engine.markdown import escape_markdown
 from train.engine.progress import complete_lines
 from train.lm.results import mean_loss, perplexity_of
 
 LINES, SETTINGS = "lines.jsonl", "settings.json"
+
+WEIGHTS = "weights"
+"""The setting that is a digest of the model."""
 
 LAST = 256
 """Number of tokens at the end of every window that are compared: the same ones at every length."""
@@ -44,6 +48,7 @@ class Measured:
         found: whether the key was found at each depth of the passkey test, from begin to end.
         seconds: time of reading the windows, compilation included.
         refused: why the encoding does not support this length or this extension.
+        made_by: digests of the model and the text, and all else that the numbers depend on: their key.
     """
 
     name: str
@@ -54,6 +59,7 @@ class Measured:
     found: tuple[bool, ...] = ()
     seconds: float = 0.0
     refused: str = ""
+    made_by: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def perplexity(self) -> float:
@@ -80,8 +86,15 @@ def measured(name: str, length: int, losses: np.ndarray, found: Sequence[bool], 
     return Measured(name, length, means(wide), means(wide[:, -LAST:]), tuple(parts), tuple(found), round(seconds, 1))
 
 
-def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
+def open_folder(folder: Path, settings: dict[str, Any], say: Callable[[str], object]) -> list[Measured]:
     """Return the measurements of earlier runs of the same command; make the folder if there is none.
+
+    Lines that pejax 0.3.0 wrote are left out: they do not say which weights they belong to.
+
+    Args:
+        folder: folder of the results.
+        settings: what measurements are made by.
+        say: called with a line where lines are left out.
 
     Raises:
         ValueError: the folder holds measurements with other settings, or a line that is none.
@@ -91,7 +104,7 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
     if place.is_file():
         stored = read_object(place)
         for key, value in settings.items():
-            if stored.get(key) != value:
+            if stored.get(key) != value and (key != WEIGHTS or key in stored):
                 raise ValueError(
                     f"{folder} holds measurements with {key}={stored.get(key)!r}, this command has {key}={value!r}: "
                     "give another --out"
@@ -101,14 +114,22 @@ def open_folder(folder: Path, settings: dict[str, Any]) -> list[Measured]:
     write_atomic(place, json.dumps(settings, indent=2) + "\n")
     path = folder / LINES
     try:
-        return [_read(json.loads(line)) for line in complete_lines(path)]
+        lines = [parse_object(line, "it") for line in complete_lines(path)]
+        sealed = [line for line in lines if "digest" in line]
+        if len(sealed) < len(lines):
+            count = len(lines) - len(sealed)
+            say(f"{path}: {count} lines of pejax 0.3.0, which do not name their weights, are measured again if needed")
+        return [_read(line) for line in sealed]
     except (ValueError, TypeError) as wrong:
         raise ValueError(f"a line of {path} must be a measurement, got {wrong}") from None
 
 
-def _read(values: dict[str, Any]) -> Measured:
-    lists: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return Measured(**lists)
+def _read(line: dict[str, Any]) -> Measured:
+    if with_digest(line) != line:
+        raise ValueError("one that has changed since it was written")
+    values: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in line.items()}
+    del values["digest"]
+    return Measured(**values)
 
 
 def add(folder: Path, one: Measured) -> None:
@@ -117,7 +138,7 @@ def add(folder: Path, one: Measured) -> None:
     begun = read_text(path) if path.exists() else ""
     with appended_file(path) as lines:
         lines.write(b"\n" if begun and not begun.endswith("\n") else b"")
-        lines.write(f"{json.dumps(dataclasses.asdict(one))}\n".encode())
+        lines.write(f"{json.dumps(with_digest(dataclasses.asdict(one)))}\n".encode())
 
 
 def rows_by_name(
@@ -170,14 +191,16 @@ def table(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengt
 def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
              passkey: int) -> str:  # fmt: skip
     """Return the table as markdown, with the reasons of refusals below it."""
-    head = ["extension", *(f"{length:,}" for length in lengths)]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * len(lengths)}"]
-    lines += [f"| {name} | {' | '.join(map(cells, row))} |" for name, row in zip(names, rows, strict=True)]
+    columns = ["extension", *(f"{length:,}" for length in lengths)]
+    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(lengths)}"]
+    labels = map(escape_markdown, names)
+    lines += [f"| {label} | {' | '.join(map(cells, row))} |" for label, row in zip(labels, rows, strict=True)]
     refused = {one.refused: one.name for row in rows for one in row if one is not None and one.refused}
-    notes = [f"- {name}: {why}" for why, name in refused.items()]
-    apart = [f"- {line}" for line in differences(rows, names)]
+    notes = [f"- {escape_markdown(f'{name}: {why}')}" for why, name in refused.items()]
+    apart = [f"- {escape_markdown(line)}" for line in differences(rows, names)]
     notes += ["", f"{DIFFERENCES}:", "", *apart] if apart else []
-    return "\n".join([f"# {title}", "", f"{caption(passkey)}.", "", *lines, *([""] if notes else []), *notes, ""])
+    head = [f"# {escape_markdown(title)}", "", f"{caption(passkey)}.", ""]
+    return "\n".join([*head, *lines, *([""] if notes else []), *notes, ""])
 
 
 @literal_text

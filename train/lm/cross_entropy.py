@@ -38,8 +38,8 @@ def token_losses(
         segment_ids: document of each token; None = all of one document.
         execution: the devices and shardings.
     """
-    before = None if segment_ids is None else segment_ids[:, :-1]
-    states = model.states(ids[:, :-1], segment_ids=before, execution=execution)
+    segments = None if segment_ids is None else segment_ids[:, :-1]
+    states = model.states(ids[:, :-1], segment_ids=segments, execution=execution)
     if model.head is not None and model.head.is_product:
         return cross_entropy(states, model.columns(), ids[:, 1:], execution)
     return _of_any_head(model, states, ids[:, 1:])
@@ -70,54 +70,56 @@ def cross_entropy(
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     if execution.mesh is None:
         return _in_chunks(states, columns, labels, at_once=at_once, vocab=None)
-    own = functools.partial(_in_chunks, at_once=at_once, vocab=vocab)
+    of_shard = functools.partial(_in_chunks, at_once=at_once, vocab=vocab)
     tokens = PartitionSpec(execution.batch or None, execution.sequence)
     specs = tokens, PartitionSpec(None, vocab), tokens
-    return jax.shard_map(own, mesh=execution.mesh, in_specs=specs, out_specs=tokens, check_vma=False)(
+    return jax.shard_map(of_shard, mesh=execution.mesh, in_specs=specs, out_specs=tokens, check_vma=False)(
         states, columns, labels
     )
 
 
 def _in_chunks(states: Array, columns: Array, labels: Array, *, at_once: int, vocab: str | None) -> Array:
     """Return the cross-entropy of this device's tokens; its shard of the columns is given by its index on `vocab`."""
-    width, own = columns.shape
-    first = lax.axis_index(vocab) * own if vocab else 0
+    width, shard = columns.shape
+    first = lax.axis_index(vocab) * shard if vocab else 0
 
     @jax.checkpoint
-    def chunk(some: tuple[Array, Array]) -> Array:
-        rows, wanted = some
+    def chunk(part: tuple[Array, Array]) -> Array:
+        rows, targets = part
         logits = product(
             rows, columns.astype(rows.dtype)
         )  # cast here, so that the gradient of the columns is summed in float32
         top = lax.stop_gradient(jnp.max(logits, axis=-1))
         top = lax.pmax(top, vocab) if vocab else top
         total = jnp.sum(jnp.exp(logits - top[:, None]), axis=-1)
-        index = wanted - first
-        here = (index >= 0) & (index < own)
-        found = jnp.take_along_axis(logits, jnp.clip(index, 0, own - 1)[:, None], axis=-1)[:, 0]
-        found = jnp.where(here, found, 0.0)
-        total, found = lax.psum((total, found), vocab) if vocab else (total, found)
-        return jnp.log(total) + top - found
+        index = targets - first
+        inside = (index >= 0) & (index < shard)
+        label_logits = jnp.take_along_axis(logits, jnp.clip(index, 0, shard - 1)[:, None], axis=-1)[:, 0]
+        label_logits = jnp.where(inside, label_logits, 0.0)
+        total, label_logits = lax.psum((total, label_logits), vocab) if vocab else (total, label_logits)
+        return jnp.log(total) + top - label_logits
 
-    count = math.ceil(labels.size * own / at_once)
+    count = math.ceil(labels.size * shard / at_once)
     size = math.ceil(labels.size / count)
-    missing = count * size - labels.size
-    rows = jnp.pad(states.reshape(-1, width), ((0, missing), (0, 0))).reshape(count, size, width)
-    wanted = jnp.pad(labels.reshape(-1), (0, missing)).reshape(count, size)
-    return lax.map(chunk, (rows, wanted)).reshape(-1)[: labels.size].reshape(labels.shape)
+    padding = count * size - labels.size
+    rows = jnp.pad(states.reshape(-1, width), ((0, padding), (0, 0))).reshape(count, size, width)
+    targets = jnp.pad(labels.reshape(-1), (0, padding)).reshape(count, size)
+    return lax.map(chunk, (rows, targets)).reshape(-1)[: labels.size].reshape(labels.shape)
 
 
 def _of_any_head(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Return the cross-entropies of a head that is not a product, with the logits of a part in memory at once."""
     batch, tokens = labels.shape
     chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
-    missing = -tokens % chunks
-    cut = lambda x: jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
-    rows = cut(jnp.pad(states, ((0, 0), (0, missing), (0, 0))))
-    wanted = cut(jnp.pad(labels, ((0, 0), (0, missing))))
+    padding = -tokens % chunks
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), (0, padding), *((0, 0),) * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(batch, chunks, -1, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
-    def chunk(some: tuple[Array, Array]) -> Array:
-        return optax.softmax_cross_entropy_with_integer_labels(model.logits(some[0]), some[1])
+    def chunk(part: tuple[Array, Array]) -> Array:
+        rows, targets = part
+        return optax.softmax_cross_entropy_with_integer_labels(model.logits(rows), targets)
 
-    return jnp.moveaxis(jax.lax.map(chunk, (rows, wanted)), 0, 1).reshape(batch, -1)[:, :tokens]
+    return jnp.moveaxis(jax.lax.map(chunk, (cut(states), cut(labels))), 0, 1).reshape(batch, -1)[:, :tokens]

@@ -25,26 +25,26 @@ def draw_training(runs: Sequence[Evaluation], folders: Sequence[Path], path: Pat
         path: path of the figure; nothing is written if no run has probes.
     """
     folders = list(dict.fromkeys(folders))  # a run may have several evaluations
-    probed = {folder.name: lines for folder in folders if (lines := read_probes(folder))}
-    if not probed:
+    probes = {folder.name: lines for folder in folders if (lines := read_probes(folder))}
+    if not probes:
         return
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
-    trained, looks = runs[0].trained, line_styles([name.partition("-")[0] for name in probed])
+    length, styles = runs[0].trained, line_styles([name.partition("-")[0] for name in probes])
     for axes, (loss, title) in zip(panels, PANELS, strict=True):
-        for i, (name, lines) in enumerate(probed.items()):
-            points = [(one["step"], one[loss]) for one in lines if loss in one]
+        for i, (name, lines) in enumerate(probes.items()):
+            points = [(record["step"], record[loss]) for record in lines if loss in record]
             axes.plot(
                 *([], []) if not points else zip(*points, strict=True),
-                looks[i].dash, marker=looks[i].marker, markersize=3, color=COLORS[looks[i].color], label=name,
+                styles[i].dash, marker=styles[i].marker, markersize=3, color=COLORS[styles[i].color], label=name,
             )  # fmt: skip
-        if not any(loss in line for lines in probed.values() for line in lines):
+        if not any(loss in line for lines in probes.values() for line in lines):
             why = "not measured:\nno text or no encoding\nreaches that far"
             axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes)
-        axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(trained, 2 * trained))
+        axes.set(xlabel="step", ylabel="loss, nats per token", title=title.format(length, 2 * length))
         axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    figure.suptitle(f"{runs[0].data}: training text, trained at {trained} tokens")
+    figure.suptitle(f"{runs[0].data}: training text, trained at {length} tokens")
     write_figure(figure, path)
 
 

@@ -86,6 +86,7 @@ def evaluate(
     found = PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, rows=tuple(rows),
+        made_by={"data": corpus.identity},
     )  # fmt: skip
     return [found]
 

@@ -97,7 +97,10 @@ class Language(DecoderSplit):
             ValueError: the encoding refuses the length, or no held-out document is that long.
         """
         ids = jnp.asarray(evaluation_windows(corpus, length, PROBED)[0])[:, :-1]
-        read = lambda params, execution: self.model(params).states(ids, execution=execution)
+
+        def read(params: Any, execution: Execution) -> Array:
+            return self.model(params).states(ids, execution=execution)
+
         return attention_entropy.entropy_probe(read, heads=True)(params)
 
     def prober(self, corpus: Corpus) -> tuple[Any, str]:
@@ -125,15 +128,15 @@ class Language(DecoderSplit):
 
         @jax.jit
         def measure(params: Any) -> tuple[Array, Any]:
-            watching = attention_entropy.EntropyExecution()
-            self.model(params)(ids[:, :length], execution=watching)
-            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), watching.found
+            recorder = attention_entropy.EntropyExecution()
+            self.model(params)(ids[:, :length], execution=recorder)
+            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), recorder.entropies
 
         def probe(params: Any) -> dict[str, float]:
-            means, found = measure(params)
+            means, entropies = measure(params)
             return {
                 **dict(zip(("loss_0_to_L", "loss_L_to_2L"), map(float, means), strict=False)),
-                **attention_entropy.entropies_by_name(found),
+                **attention_entropy.entropies_by_name(entropies),
             }
 
         return probe, why and f"the loss on positions {length} to {2 * length} of training text is not measured: {why}"

@@ -40,13 +40,13 @@ def make_task(config: Config) -> Task:
     Raises:
         ValueError: the config does not fit the text, the model or the encoding.
     """
-    extended = [dataclasses.replace(config, extend=extend).validated() for extend in config.extensions]
-    for each in extended:  # settings are refused before data are read
-        require_supported(Language(each, vocab=256), config.length)
+    configs = [dataclasses.replace(config, extend=extend).validated() for extend in config.extensions]
+    for variant in configs:  # settings are refused before data are read
+        require_supported(Language(variant, vocab=256), config.length)
     corpus = load_text(config.data, config.validation, config.windows)
-    languages = [Language(each, corpus.tokenizer.vocab) for each in extended]
+    languages = [Language(variant, corpus.tokenizer.vocab) for variant in configs]
     language = languages[0]
-    probe, unprobed = language.prober(corpus) if config.probe_every else (None, "")
+    probe, note = language.prober(corpus) if config.probe_every else (None, "")
     return text_task(
         config,
         corpus,
@@ -57,7 +57,7 @@ def make_task(config: Config) -> Task:
         params_from_init=lambda _, params: params_from_init(config, language.shapes, params),
         evaluate=partial(evaluate_all, languages, corpus),
         probe=probe,
-        notes=(unprobed,) if unprobed else (),
+        notes=(note,) if note else (),
         probe_every=config.probe_every,
         head_entropies=partial(language.head_entropies, corpus),
     )
@@ -67,11 +67,11 @@ def evaluate_all(
     languages: Sequence[Language], corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> list[PerplexityResults]:
     """Return the perplexity at every evaluation length, with each extension."""
-    evaluations = [evaluate(each, corpus, params, step=step, mesh=mesh, console=console) for each in languages]
+    evaluations = [evaluate(language, corpus, params, step=step, mesh=mesh, console=console) for language in languages]
     return list(itertools.chain(*evaluations))
 
 
-def text_task(config: TextConfig, corpus: Corpus, language: Any, model: TransformerConfig, **others: Any) -> Task:
+def text_task(config: TextConfig, corpus: Corpus, language: Any, model: TransformerConfig, **fields: Any) -> Task:
     """Return the task of training a decoder on windows of text.
 
     Args:
@@ -79,7 +79,7 @@ def text_task(config: TextConfig, corpus: Corpus, language: Any, model: Transfor
         corpus: the text.
         language: a `Split` with `loss` and `refusal`.
         model: config of the decoder.
-        **others: the fields of the task that do not follow from these.
+        **fields: the fields of the task that do not follow from these.
 
     Raises:
         ValueError: the text is too short, or the encoding refuses the trained length.
@@ -103,15 +103,15 @@ def text_task(config: TextConfig, corpus: Corpus, language: Any, model: Transfor
         kv_heads=model.layers[0].attention.kv_heads,
         length=config.length,
         flops=text_flops(model, config.batch, config.length),
-        **others,
+        **fields,
     )
 
 
 def require_supported(language: Any, length: int) -> None:
     """Raise ValueError, with the reason, where the encoding does not support a length."""
-    refused = language.refusal(length)
-    if refused:
-        raise ValueError(refused)
+    reason = language.refusal(length)
+    if reason:
+        raise ValueError(reason)
 
 
 PROGRAM = Program(

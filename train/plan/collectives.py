@@ -25,7 +25,7 @@ WIDTHS = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, 
 """Bytes per element; 4 for types that are not listed."""
 
 KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-COLLECTIVE = re.compile(rf"= (?P<shape>.*?) (?P<kind>{KINDS})(?P<start>-start)?\((?P<rest>.*)")
+COLLECTIVE = re.compile(rf"= (?P<shape>.*?) (?P<kind>{KINDS})(?P<start>-start)?\((?P<attributes>.*)")
 CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation|branch_computations)=(\S+(?:, %\S+)*)")
 SHAPE = re.compile(r"\b([a-z]+\d*\w*)\[([\d,]*)\]")
 
@@ -65,26 +65,21 @@ class Collectives(NamedTuple):
 
 
 def collectives(text: str, mesh: Mesh) -> Collectives:
-    """Return the traffic of a compiled program.
-
-    Args:
-        text: text of the compiled module.
-        mesh: it was compiled for.
-    """
+    """Return the traffic of a compiled program, from its text and the mesh that it was compiled for."""
     program, entry = computations(text)
     times, unknown = run_counts(program, entry)
-    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    costs: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for name, lines in program.items():
         for line in lines if times[name] else ():
-            one = COLLECTIVE.search(line)
-            group, axes = _group(one["rest"], mesh) if one else (1, "")
-            if one is None or group == 1:
+            match = COLLECTIVE.search(line)
+            group, axes = _group(match["attributes"], mesh) if match else (1, "")
+            if match is None or group == 1:
                 continue
-            scattered = one["kind"] == "all-reduce" and name.startswith("all-reduce-scatter")  # a fusion of both
-            kind = "reduce-scatter" if scattered else one["kind"]
-            sent = _sent(kind, sum(_bytes(one["shape"])), group, scattered, bool(one["start"]))
-            found.setdefault((kind, axes), []).append((times[name], times[name] * sent))
-    traffic = (Traffic(*key, len(all_), *map(sum, zip(*all_, strict=True))) for key, all_ in found.items())
+            scattered = match["kind"] == "all-reduce" and name.startswith("all-reduce-scatter")  # a fusion of both
+            kind = "reduce-scatter" if scattered else match["kind"]
+            sent = _sent(kind, sum(_bytes(match["shape"])), group, scattered, bool(match["start"]))
+            costs.setdefault((kind, axes), []).append((times[name], times[name] * sent))
+    traffic = (Traffic(*key, len(pairs), *map(sum, zip(*pairs, strict=True))) for key, pairs in costs.items())
     return Collectives(tuple(sorted(traffic, key=lambda entry: -entry.sent)), unknown)
 
 
@@ -93,10 +88,10 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
     program: dict[str, list[str]] = {}
     entry, lines = "", []
     for line in text.splitlines():
-        opened = re.match(r"(ENTRY )?%?(\S+) \(.*\{$", line)
-        if opened:
-            lines = program.setdefault(opened[2], [])
-            entry = opened[2] if opened[1] else entry
+        match = re.match(r"(ENTRY )?%?(\S+) \(.*\{$", line)
+        if match:
+            lines = program.setdefault(match[2], [])
+            entry = match[2] if match[1] else entry
         elif line.startswith(" "):
             lines.append(line)
     return program, entry
@@ -113,7 +108,7 @@ def run_counts(program: dict[str, list[str]], entry: str) -> tuple[Counter[str],
     @functools.cache
     def sends(name: str) -> bool:
         lines = program.get(name, ())
-        return any(COLLECTIVE.search(line) or any(map(sends, _called(line))) for line in lines)
+        return any(COLLECTIVE.search(line) or any(map(sends, _callees(line))) for line in lines)
 
     def visit(name: str, count: int) -> None:
         nonlocal unknown
@@ -121,33 +116,34 @@ def run_counts(program: dict[str, list[str]], entry: str) -> tuple[Counter[str],
         for line in program.get(name, ()):
             loop = re.search(r" while\(.*condition=%?([^\s,]+)", line)
             length = _loop_length(line, program.get(loop[1], [])) if loop else 1
-            unknown += length is None and any(map(sends, _called(line)))
-            for called in _called(line):
-                visit(called, count * (length or 1))
+            unknown += length is None and any(map(sends, _callees(line)))
+            for callee in _callees(line):
+                visit(callee, count * (length or 1))
 
     visit(entry, 1)
     return times, unknown
 
 
-def _called(line: str) -> Iterator[str]:
-    if re.search(r" async-(update|done)\(", line):
+def _callees(line: str) -> Iterator[str]:
+    if re.search(r" async-(update|done)\(", line):  # these repeat the name that async-start has called
         return
     for names in CALLED.findall(line):
         yield from re.findall(r"%([^\s,{}]+)", names)
 
 
 def _loop_length(line: str, condition: list[str]) -> int | None:
-    known = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
-    if known:
-        return int(known[1])
-    ends = [re.search(r"= s32\[\].* constant\((\d+)\)", inside) for inside in condition]
-    found = [int(end[1]) for end in ends if end]
-    below = any("direction=LT" in inside for inside in condition)
-    return found[0] if len(found) == 1 and below else None
+    match = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+    if match:
+        return int(match[1])
+    ends = [re.search(r"= s32\[\].* constant\((\d+)\)", instruction) for instruction in condition]
+    limits = [int(end[1]) for end in ends if end]
+    below = any("direction=LT" in instruction for instruction in condition)
+    return limits[0] if len(limits) == 1 and below else None
 
 
 def _bytes(shape: str) -> list[int]:
     """Return the bytes of every array in a shape, which may be a tuple."""
+    # A scalar u32 is no data: the result of a permute that starts has two of them, its handles.
     sizes = ((kind, [int(size) for size in axes.split(",") if size]) for kind, axes in SHAPE.findall(shape))
     return [WIDTHS.get(kind, 4) * math.prod(axes) for kind, axes in sizes if kind != "u32" or axes]
 
@@ -161,19 +157,19 @@ def _sent(kind: str, size: int, group: int, scattered: bool, start: bool) -> flo
     if kind == "reduce-scatter":
         full = size if scattered else size * group / (1 + group) if start else size * group
         return full * (group - 1) / group
-    if kind == "all-gather" and start:
+    if kind == "all-gather" and start:  # size = one shard and all of them: size / (1 + group) is one
         return size / (1 + group) * (group - 1)
     return size * (group - 1) / group
 
 
-def _group(rest: str, mesh: Mesh) -> tuple[int, str]:
+def _group(attributes: str, mesh: Mesh) -> tuple[int, str]:
     """Return the size of a group of devices, and the axes of the mesh along which they differ."""
-    pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", rest)
+    pairs = re.search(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}", attributes)
     if pairs:
         ends = np.asarray([[int(end) for end in pair] for pair in re.findall(r"(\d+),(\d+)", pairs[1])])
-        moved = ends[ends[:, 0] != ends[:, 1]]
-        return (2, _axes(moved, mesh)) if len(moved) else (1, "")
-    groups = _replica_groups(rest, mesh.size)
+        routes = ends[ends[:, 0] != ends[:, 1]]
+        return (2, _axes(routes, mesh)) if len(routes) else (1, "")
+    groups = _replica_groups(attributes, mesh.size)
     return groups.shape[1], _axes(groups, mesh)
 
 
@@ -183,30 +179,30 @@ def _axes(groups: np.ndarray, mesh: Mesh) -> str:
     return " x ".join(name for name, differs in zip(mesh.axis_names, differ, strict=True) if differs)
 
 
-def _replica_groups(rest: str, devices: int) -> np.ndarray:
+def _replica_groups(attributes: str, devices: int) -> np.ndarray:
     """Return the devices of each group, from any of the three notations."""
-    named = re.search(
-        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*\)?[^)]*)\))? \{([^}]*)\}", rest
+    axes = re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*\)?[^)]*)\))? \{([^}]*)\}", attributes
     )  # mesh['axis_0'=4,'axis_1'=16], device_ids=([2,4,8]T(1,0,2)) {'axis_0'}
-    if named:
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])}
-        grid = _iota(named[2], devices).reshape(tuple(sizes.values()))
-        inside = [axis for axis, name in enumerate(sizes) if f"'{name}'" in named[3]]
-        count = math.prod(grid.shape[axis] for axis in inside)
-        return np.moveaxis(grid, inside, range(-len(inside), 0)).reshape(-1, count)
-    counted = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", rest)
-    if counted:
-        return _iota(counted[3], devices).reshape(int(counted[1]), int(counted[2]))
-    listed = re.search(r"replica_groups=\{((?:\{[\d,]+\},?)+)\}", rest)
-    if listed:
-        return np.asarray([[int(i) for i in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
+    if axes:
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes[1])}
+        grid = _iota(axes[2], devices).reshape(tuple(sizes.values()))
+        members = [axis for axis, name in enumerate(sizes) if f"'{name}'" in axes[3]]
+        count = math.prod(grid.shape[axis] for axis in members)
+        return np.moveaxis(grid, members, range(-len(members), 0)).reshape(-1, count)
+    iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
+    if iota:
+        return _iota(iota[3], devices).reshape(int(iota[1]), int(iota[2]))
+    listing = re.search(r"replica_groups=\{((?:\{[\d,]+\},?)+)\}", attributes)
+    if listing:
+        return np.asarray([[int(i) for i in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listing[1])])
     return np.arange(devices)[None]
 
 
 def _iota(text: str | None, devices: int) -> np.ndarray:
     """Return the device numbers that `[2,4,8]T(1,0,2)` stands for: reshaped, then transposed."""
-    found = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or "")
-    if not found:
+    match = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text or "")
+    if not match:
         return np.arange(devices)
-    box = np.arange(devices).reshape([int(size) for size in found[1].split(",")])
-    return box.transpose([int(axis) for axis in found[2].split(",")]) if found[2] else box
+    box = np.arange(devices).reshape([int(size) for size in match[1].split(",")])
+    return box.transpose([int(axis) for axis in match[2].split(",")]) if match[2] else box

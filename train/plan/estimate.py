@@ -21,7 +21,7 @@ import math
 from typing import NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from train.devices.mesh import AXES, RULES, parameter_shardings, require_divisible
 from train.engine.abstract_step import BACKWARD_AGAIN, AbstractStep, Work, bytes_of
@@ -104,13 +104,13 @@ def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
 def meshes(work: Work, devices: int) -> list[Sizes]:
     """Return all meshes over this number of devices that divide the work evenly."""
     divisors = [size for size in range(1, devices + 1) if devices % size == 0]
-    found = []
+    candidates = []
     for fsdp, tensor, sequence in itertools.product(divisors, repeat=3):
-        data, left = divmod(devices, fsdp * tensor * sequence)
+        data, remainder = divmod(devices, fsdp * tensor * sequence)
         sizes: Sizes = dict(zip(AXES, (data, fsdp, tensor, sequence), strict=True))
-        if not left and data and divides(work, sizes):
-            found.append(sizes)
-    return found
+        if not remainder and data and divides(work, sizes):
+            candidates.append(sizes)
+    return candidates
 
 
 def divides(work: Work, sizes: Sizes) -> bool:
@@ -122,14 +122,14 @@ def divides(work: Work, sizes: Sizes) -> bool:
     return True
 
 
-def ranked(subject: AbstractStep, topology: Topology) -> list[Estimate]:
+def rank_meshes(subject: AbstractStep, topology: Topology) -> list[Estimate]:
     """Return the estimates of all meshes, best first: fitting ones by time, then the others by memory.
 
     Raises:
         ValueError: no mesh divides the work evenly.
     """
-    found = [estimate(subject, topology, sizes) for sizes in meshes(subject.work, topology.devices)]
-    if not found:
+    estimates = [estimate(subject, topology, sizes) for sizes in meshes(subject.work, topology.devices)]
+    if not estimates:
         rule = f"batch / accumulate, key heads and tokens must divide evenly over {topology.devices} devices"
         got = f"{subject.work.batch // subject.work.parts}, {subject.work.heads} and {subject.work.tokens}"
         raise ValueError(f"{rule}, got {got}")
@@ -139,7 +139,7 @@ def ranked(subject: AbstractStep, topology: Topology) -> list[Estimate]:
         fits = memory <= ROOM * topology.device.memory
         return (0, entry.bound, float(f"{entry.network:.1e}"), memory) if fits else (1, memory)
 
-    return sorted(found, key=order)
+    return sorted(estimates, key=order)
 
 
 def _local(work: Work, sizes: Sizes) -> float:
@@ -177,8 +177,11 @@ def _parameter_bytes(split: Split, sizes: tuple[tuple[str, int], ...]) -> int:
     """Return the bytes of the parameters on one device; cached, because it is slow and many meshes have the same."""
     mesh = AbstractMesh(tuple(size for _, size in sizes), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     shardings = parameter_shardings(split.variables, mesh)  # pyright: ignore[reportArgumentType]
-    shard = lambda leaf, sharding: leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
-    return sum(jax.tree.leaves(jax.tree.map(shard, split.shapes, shardings)))
+
+    def shard_bytes(leaf: jax.ShapeDtypeStruct, sharding: NamedSharding) -> int:
+        return leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
+
+    return sum(jax.tree.leaves(jax.tree.map(shard_bytes, split.shapes, shardings)))
 
 
 def _sent(work: Work, sizes: Sizes, parameters: int) -> dict[str, float]:

@@ -32,12 +32,8 @@ def parser(docstring: str = "") -> Parser:
 
 
 def refuse_mistyped() -> None:
-    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
     if not asks_for_help(sys.argv[1:]):
-        own, rest = parser().parse_known_args()
-        refuse_broken_rules(own.options)
-        refuse_trainers(config_of(own.program), rest)
+        arguments, trainer_arguments = parser().parse_known_args()
+        refuse_broken_rules(arguments.options)
+        refuse_trainers(config_of(arguments.program), trainer_arguments)

@@ -30,7 +30,7 @@ from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.task import Facts
 from train.engine.terminal import user_console
 from train.plan.collectives import Collectives, collectives
-from train.plan.estimate import Estimate, Sizes, estimate, ranked
+from train.plan.estimate import Estimate, Sizes, estimate, rank_meshes
 from train.plan.options import PlanOptions, parser
 from train.plan.report import (
     describe,
@@ -69,13 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.scale:
             print_scaling(scaling(subject, topology), topology, console)
             return 0
-        chosen = _mesh_given(subject, topology)
+        sizes = _mesh_option(subject, topology)
         if not topology.compiles:
-            best = estimate(subject, topology, chosen) if chosen else ranked(subject, topology)[0]
+            best = estimate(subject, topology, sizes) if sizes else rank_meshes(subject, topology)[0]
             console.print(f"compiling for {topology.name} needs the machine itself: all figures below are estimates")
             print_estimate(best, subject, topology, console)
             return int(sum(best.memory.values()) > topology.device.memory)
-        tries = [estimate(subject, topology, chosen)] if chosen else ranked(subject, topology)[:ATTEMPTS]
+        tries = [estimate(subject, topology, sizes)] if sizes else rank_meshes(subject, topology)[:ATTEMPTS]
         return _first_that_fits(subject, topology, tries, console)
 
 
@@ -85,15 +85,15 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     Raises:
         ValueError: an unknown program or topology, or an option that breaks a rule.
     """
-    arguments, rest = parser(__doc__ or "").parse_known_args(list(argv))
+    arguments, trainer_arguments = parser(__doc__ or "").parse_known_args(list(argv))
     options: PlanOptions = arguments.options
     require_rules(options)
     topology = parse_topology(options.topology)
-    planned = program(arguments.program)
+    trainer = program(arguments.program)
     facts = Facts(options.vocab, options.channels, options.classes)
-    assert planned.model, "the parser takes trainers alone"
-    assert planned.step
-    subject = planned.step(planned.model(parse(planned.config, rest), facts))
+    assert trainer.model, "the parser takes trainers alone"
+    assert trainer.step
+    subject = trainer.step(trainer.model(parse(trainer.config, trainer_arguments), facts))
     if subject.config.devices:
         raise ValueError(f"devices must not be given, because --topology sets it, got {subject.config.devices}")
     return subject, topology, options
@@ -117,12 +117,12 @@ def plan(subject: AbstractStep, topology: Topology, sizes: Sizes) -> CompiledSte
 
 def memory(step: Compiled) -> dict[str, int]:
     """Return the bytes of memory of a compiled step on one device, by purpose."""
-    found: Any = step.memory_analysis()
+    analysis: Any = step.memory_analysis()
     return {
-        "arguments": found.argument_size_in_bytes,
-        "outputs": found.output_size_in_bytes - found.alias_size_in_bytes,  # the others are arguments, donated
-        "temporaries": found.temp_size_in_bytes,
-        "program": found.generated_code_size_in_bytes,
+        "arguments": analysis.argument_size_in_bytes,
+        "outputs": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,  # the others are arguments, donated
+        "temporaries": analysis.temp_size_in_bytes,
+        "program": analysis.generated_code_size_in_bytes,
     }
 
 
@@ -142,7 +142,7 @@ def shortage(message: str) -> str:
     return f"does not fit: needs {needs:.2f} GiB, has {has:.2f} GiB"
 
 
-def _mesh_given(subject: AbstractStep, topology: Topology) -> Sizes | None:
+def _mesh_option(subject: AbstractStep, topology: Topology) -> Sizes | None:
     """Return the checked sizes of --mesh, or None if it is not given."""
     if not subject.config.mesh:
         return None
@@ -155,13 +155,13 @@ def _first_that_fits(subject: AbstractStep, topology: Topology, tries: list[Esti
     for number, guess in enumerate(tries, 1):
         console.print(f"compiling mesh {mesh_text(guess.sizes)} ({number} of at most {len(tries)}) ...")
         try:
-            found = plan(subject, topology, guess.sizes)
+            compiled_step = plan(subject, topology, guess.sizes)
         except DoesNotFit as reason:
             console.print(f"{mesh_text(guess.sizes)}: {reason}")
             continue
-        print_memory(found.memory, guess, topology, console)
-        console.print(f"attention: {found.kernels or 'no'} calls of TPU kernels in the program")
-        print_collectives(found.collectives, guess, console)
-        print_bounds(guess, found.collectives.sent, subject, topology, console)
+        print_memory(compiled_step.memory, guess, topology, console)
+        console.print(f"attention: {compiled_step.kernels or 'no'} calls of TPU kernels in the program")
+        print_collectives(compiled_step.collectives, guess, console)
+        print_bounds(guess, compiled_step.collectives.sent, subject, topology, console)
         return 0
     return 1

@@ -33,20 +33,20 @@ def describe(subject: AbstractStep, topology: Topology) -> str:
 def print_memory(memory: dict[str, int], guess: Estimate, topology: Topology, console: Console) -> None:
     """Print the memory of the compiled step on a device beside the estimate."""
     total, has = sum(memory.values()), topology.device.memory
-    known = {"arguments": guess.memory["state"], "outputs": 0.0, "program": 0.0}
-    known["temporaries"] = sum(guess.memory.values()) - known["arguments"]
+    estimates = {"arguments": guess.memory["state"], "outputs": 0.0, "program": 0.0}
+    estimates["temporaries"] = sum(guess.memory.values()) - estimates["arguments"]
     console.print(f"\nfits: {total / GIB:.2f} of {has / GIB:.0f} GiB on each device ({total / has:.0%})")
     console.print(f"{'memory of a device, GiB':28}{'compiled':>10}{'estimated':>11}")
     for name, size in memory.items():
-        console.print(f"  {name:26}{size / GIB:10.2f}{known[name] / GIB:11.2f}")
+        console.print(f"  {name:26}{size / GIB:10.2f}{estimates[name] / GIB:11.2f}")
     console.print(f"  {'all':26}{total / GIB:10.2f}{sum(guess.memory.values()) / GIB:11.2f}")
 
 
-def print_collectives(found: Collectives, guess: Estimate, console: Console) -> None:
+def print_collectives(collectives: Collectives, guess: Estimate, console: Console) -> None:
     """Print the traffic of a step, by kind and axes, and by axis beside the estimate."""
     console.print(f"\n{'collectives of a step':28}{'over':>20}{'instr.':>8}{'times':>8}{'GiB sent':>10}")
-    small = [entry for entry in found.traffic if entry.sent < found.sent / 1000]
-    for entry in found.traffic[: len(found.traffic) - len(small)]:
+    small = [entry for entry in collectives.traffic if entry.sent < collectives.sent / 1000]
+    for entry in collectives.traffic[: len(collectives.traffic) - len(small)]:
         line = f"  {entry.kind:26}{entry.axes:>20}{entry.instructions:8}{entry.times:8,}{entry.sent / GIB:10.3f}"
         console.print(line)
     if small:
@@ -54,29 +54,23 @@ def print_collectives(found: Collectives, guess: Estimate, console: Console) -> 
         sent = sum(entry.sent for entry in small)
         console.print(f"  {'others, below a thousandth':26}{'':>20}{instructions:8}{times:8,}{sent / GIB:10.3f}")
     console.print(f"  {'all':26}{'estimated ' + format(sum(guess.sent.values()) / GIB, '.1f'):>20}", end="")
-    console.print(f"{'':16}{found.sent / GIB:10.3f}")
-    if found.unknown_loops:
-        console.print(f"  loops with an unknown number of iterations, counted as one: {found.unknown_loops}")
+    console.print(f"{'':16}{collectives.sent / GIB:10.3f}")
+    if collectives.unknown_loops:
+        console.print(f"  loops with an unknown number of iterations, counted as one: {collectives.unknown_loops}")
 
 
 def print_bounds(guess: Estimate, sent: float, subject: AbstractStep, topology: Topology, console: Console) -> None:
-    """Print the arithmetic of a step and lower bounds on its time.
-
-    Args:
-        guess: the estimated cost, for its arithmetic.
-        sent: bytes that a device sends.
-        subject: the step.
-        topology: the machine.
-        console: prints to the user.
-    """
+    """Print the arithmetic of a step, and lower bounds on its time where a device sends `sent` bytes."""
     device, flops = topology.device, guess.arithmetic
     compute, network = guess.compute, sent / device.network
     bound = max(compute, network)
     ideal = flops.model / topology.devices / device.peak
-    even = (flops.model + flops.again) / topology.devices
+    even_share = (flops.model + flops.again) / topology.devices
     console.print(f"\narithmetic of a step: {flops.model:.4g} FLOP, and {flops.again:.4g} of recomputation")
-    if flops.busiest > 1.001 * even:
-        console.print(f"  the busiest device has {flops.busiest / even:.2f} times the mean (causal mask on sequence)")
+    if flops.busiest > 1.001 * even_share:
+        console.print(
+            f"  the busiest device has {flops.busiest / even_share:.2f} times the mean (causal mask on sequence)"
+        )
     console.print("a step takes at least")
     console.print(f"  {compute:10.3f} s of arithmetic, at peak FLOP/s")
     console.print(f"  {network:10.3f} s of network traffic, with all links busy")
@@ -109,12 +103,12 @@ def print_scaling(rows: list[ScalingRow], topology: Topology, console: Console) 
     )
     console.print("|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
-        found, mark = row.estimate, "" if row.one_slice else "*"
-        seconds = " | ".join(f"{found.sent[name] / topology.device.network:.3f}" for name in AXES)
-        mesh = ", ".join(str(size) for size in found.sizes.values())
+        estimate, mark = row.estimate, "" if row.one_slice else "*"
+        seconds = " | ".join(f"{estimate.sent[name] / topology.device.network:.3f}" for name in AXES)
+        mesh = ", ".join(str(size) for size in estimate.sizes.values())
         console.print(
-            f"| {row.chips:,}{mark} | {row.batch:,} | {mesh} | {sum(found.memory.values()) / GIB:.1f} | "
-            f"{found.compute:.3f} | {seconds} | {row.no_overlap:.0%} to {row.overlapped:.0%} |"
+            f"| {row.chips:,}{mark} | {row.batch:,} | {mesh} | {sum(estimate.memory.values()) / GIB:.1f} | "
+            f"{estimate.compute:.3f} | {seconds} | {row.no_overlap:.0%} to {row.full_overlap:.0%} |"
         )
     console.print("\nefficiency: fraction of a step that is arithmetic, without and with overlap of network traffic")
     if not all(row.one_slice for row in rows):

@@ -101,10 +101,10 @@ def parse_topology(text: str) -> Topology:
     rule = f"{device.axes} counts of chips joined by x" if device.axes else "a count of GPUs"
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape) or shape.count("x") + 1 != max(1, device.axes):
         raise ValueError(f"the shape of {family} must be {rule}, got {shape!r}")
-    found = Topology(text, device, device.chip * math.prod(map(int, shape.split("x"))))
-    if found.devices > MOST:
+    topology = Topology(text, device, device.chip * math.prod(map(int, shape.split("x"))))
+    if topology.devices > MOST:
         raise ValueError(f"topology must have at most {MOST:,} devices, got {text!r}")
-    return found
+    return topology
 
 
 def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
@@ -123,11 +123,11 @@ def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        found: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology.name)
+        description: Any = topologies.get_topology_desc(platform="tpu", topology_name=topology.name)
     except (JaxRuntimeError, ValueError) as unknown:
         reason = " ".join(str(unknown).split())
         raise ValueError(f"topology must be a slice that libtpu knows, got {topology.name}: {reason}") from None
-    devices = np.asarray(found.devices).reshape(-1).tolist()
+    devices = np.asarray(description.devices).reshape(-1).tolist()
     if len(devices) != topology.devices:
         raise ValueError(f"topology {topology.name} must have {topology.devices} devices, libtpu has {len(devices)}")
     grid = mesh_utils.create_device_mesh(tuple(shape.values()), devices, allow_split_physical_axes=True)

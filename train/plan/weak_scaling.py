@@ -4,7 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from train.engine.abstract_step import AbstractStep
-from train.plan.estimate import Estimate, ranked
+from train.plan.estimate import Estimate, rank_meshes
 from train.plan.topology import Topology
 
 COUNTS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -27,7 +27,7 @@ class ScalingRow(NamedTuple):
     one_slice: bool
 
     @property
-    def overlapped(self) -> float:
+    def full_overlap(self) -> float:
         """Fraction of the step that is arithmetic, if all traffic overlaps with it."""
         return self.estimate.compute / self.estimate.bound
 
@@ -51,12 +51,12 @@ def scaling(subject: AbstractStep, topology: Topology, counts: tuple[int, ...] =
     rows = []
     for chips in counts:
         devices = chips * topology.device.chip
-        batch, left = divmod(subject.work.batch * devices, topology.devices)
-        if left or batch % subject.work.parts or not batch:
+        batch, remainder = divmod(subject.work.batch * devices, topology.devices)
+        if remainder or batch % subject.work.parts or not batch:
             rule = f"batch must be an integer when scaled to {chips} chips"
             raise ValueError(f"{rule}, got {subject.work.batch} on {topology.devices // topology.device.chip}")
         machine = topology._replace(devices=devices)
-        best = ranked(_with_batch(subject, batch), machine)[0]
+        best = rank_meshes(_with_batch(subject, batch), machine)[0]
         rows.append(ScalingRow(chips, batch, best, not topology.device.slice or devices <= topology.device.slice))
     return rows
 

@@ -111,8 +111,8 @@ def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:
         leave(folder, unfinished(place))
     if scored:
         metrics, made_with = _beside(folder, max(one.step for one in scored), leave)
-        for name in sorted(_expected(config, folder) - place.names):
-            leave(folder / name, "missing, although such a run writes it")
+        for file in sorted(_expected(config, folder) - place.names):
+            leave(folder / file, "missing, although such a run writes it")
         comparison = folder.parent.parent if OUTCOME in place.names else None
         runs.append(Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with))
         try:
@@ -187,7 +187,7 @@ def scored_of(found: Evaluation) -> Scored:
     examples = counts.get(found.trained, max(counts.values()))
     return Scored(
         found.name, found.extend, found.trained, examples, found.note, found.scores(), refused, found.measured(),
-        found.step,
+        found.step, found.made_by,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Sections: runs that may stand in one table, the series in them (one encoding over seeds), and their means.
 
-Two runs share a section if they have the same program, data, test examples, trained size, model and budget. Settings of
-the optimizer may differ, as after a sweep; the label of a series then says so.
+Two runs share a section if they have the same program, data, test examples, judge, sampling, trained size, model and
+budget. Settings of the optimizer may differ, as after a sweep; the label of a series then says so.
 """
 
 from collections import Counter
@@ -37,6 +37,9 @@ VIDEOS = ("Sampled videos", "frames", "noise")
 SECTIONS, MEASURES, SIZES = 100, 12, 60
 """Most sections of a report, and most measures and sizes of one: those that most encodings have."""
 
+MADE_BY = "measured with "
+"""Begin of the names of settings that say what the numbers were made by."""
+
 IN_A_TITLE = 80
 """Most characters of the name of data, or of a setting, in a title."""
 
@@ -65,6 +68,11 @@ class Key(NamedTuple):
     note: str
     examples: int
     settings: Settings
+
+    @property
+    def made_by(self) -> set[tuple[str, Any]]:
+        """The settings that say what the numbers were made by."""
+        return {(name, value) for name, value in self.settings if name.startswith(MADE_BY)}
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -187,7 +195,7 @@ def key_of(run: Run, scored: Scored) -> Key | None:
         return None
     kept = {name: value for name, value in config.weights_settings().items() if name not in OF_SERIES}
     data = kept.pop("data")
-    settings = {**kept, "from_trained_weights": bool(config.init)}
+    settings = {**kept, "from_trained_weights": bool(config.init), **dict(sorted(_made_by(scored)))}
     return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()))
 
 
@@ -200,9 +208,9 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
             of_comparison.setdefault(run.comparison, set()).add(key)
     sections: dict[Key, list[tuple[Run, Scored]]] = {}
     for run, one, key in pairs:
-        known = of_comparison.get(run.comparison, set())
         if key is None:  # a line of results.jsonl, whose comparison has one budget
-            key = next(iter(known)) if len(known) == 1 else _unknown(run)
+            known = [key for key in of_comparison.get(run.comparison, ()) if key.made_by == _made_by(one)]
+            key = known[0] if len(known) == 1 else _unknown(run, one)
         sections.setdefault(key, []).append((run, one))
     left: list[Left] = []
     order = sorted(sections, key=lambda key: (list(KINDS).index(key.program), -len(sections[key]), key.data))
@@ -217,9 +225,14 @@ def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
     return found, left
 
 
-def _unknown(run: Run) -> Key:
+def _unknown(run: Run, scored: Scored) -> Key:
     note = f"Read from {run.comparison}/results.jsonl alone, which records neither data nor trained size nor budget."
-    return Key(run.program, "", 0, note, 0, (("comparison", f"{run.comparison}"),))
+    return Key(run.program, "", 0, note, 0, (("comparison", f"{run.comparison}"), *sorted(_made_by(scored))))
+
+
+def _made_by(scored: Scored) -> set[tuple[str, str]]:
+    """Return what the numbers of an evaluation were made by, as settings of a section."""
+    return {(f"{MADE_BY}{name}", value) for name, value in scored.made_by.items()}
 
 
 def _titles(keys: Sequence[Key]) -> dict[Key, str]:

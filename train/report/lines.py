@@ -66,14 +66,22 @@ def _line(text: str) -> dict[str, Any]:
         if not isinstance(stored[name], kind) or isinstance(stored[name], bool):
             raise ValueError(f"{name} must be of another type, got {stored[name]!r}")
     require_texts(stored)
+    made_by = stored.get("made_by", {})
+    if not isinstance(made_by, dict) or not all(map(is_key, made_by.values())):
+        raise ValueError("made_by must be texts by name of each extension, got something else")
     if stored["task"] not in TRAINERS:
         raise ValueError(f"task must be one of {', '.join(TRAINERS)}, got {stored['task']!r}")
     if not stored["trained"].strip():
         raise ValueError("trained must name the encoding, got an empty text")
-    return {**stored, "scores": _scores(stored["trained"], stored["scores"])}
+    return {**stored, "scores": _scores(stored["trained"], stored["scores"], stored.get("made_by", {}))}
 
 
-def _scores(name: str, stored: dict[str, Any]) -> tuple[Scored, ...]:
+def is_key(value: Any) -> bool:
+    """Return whether a value is what numbers are made by: texts by name."""
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+def _scores(name: str, stored: dict[str, Any], made_by: dict[str, Any]) -> tuple[Scored, ...]:
     """Return the evaluations of a line: extension -> quantity -> size -> number.
 
     Raises:
@@ -90,7 +98,9 @@ def _scores(name: str, stored: dict[str, Any]) -> tuple[Scored, ...]:
                 raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got others for {what!r}")
             count += len(by_size)
         require_texts({"an extension": extend, "what is measured": max(numbers, key=len, default="")})
-        found.append(require_finite(Scored(name, extend, 0, 0, "", numbers, {})))
+        key = made_by.get(extend, {})
+        require_texts(key)
+        found.append(require_finite(Scored(name, extend, 0, 0, "", numbers, {}, made_by=key)))
     if count > MEASURED:
         raise ValueError(f"scores must be at most {MEASURED:,} numbers, got {count:,}")
     return tuple(found)

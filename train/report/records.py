@@ -23,6 +23,7 @@ class Scored(NamedTuple):
         refused: size or length -> why the encoding does not support it.
         measured: the scores with their intervals and outcomes; empty = unknown.
         step: step of the weights; 0 = unknown.
+        made_by: data, judge and sampling of the numbers; empty = unknown.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Scored(NamedTuple):
     refused: dict[int, str]
     measured: Mapping[str, Mapping[int, Score]] = {}
     step: int = 0
+    made_by: Mapping[str, str] = {}
 
     @property
     def label(self) -> str:

@@ -37,7 +37,7 @@ def require_sound(found: Evaluation) -> None:
     Raises:
         ValueError: naming the wrong value.
     """
-    require_texts(vars(found))
+    require_texts({**vars(found), **found.made_by})
     if not found.name.strip():
         raise ValueError("name must be that of an encoding, got an empty text")
     if found.trained not in SIZES:

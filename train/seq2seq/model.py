@@ -97,7 +97,7 @@ class Answerer(Split[EncoderDecoder]):
         source, target = batch["source"], batch["target"]
         return self.model(params)(
             source,
-            shifted_right(target),
+            shift_right(target),
             source_segments=batch["source_segments"],
             target_segments=batch["target_segments"],
             source_extent=source_extent,
@@ -113,7 +113,10 @@ class Answerer(Split[EncoderDecoder]):
         """
         batch = jax.tree.map(jnp.asarray, next(evaluation_batches(self.config.tasks[0], length, PROBED, PROBED)))
         extent = batch["source"].shape[1]  # test examples are not padded
-        read = lambda params, execution: self.logits(params, batch, execution, source_extent=extent)
+
+        def read(params: Any, execution: Execution) -> Array:
+            return self.logits(params, batch, execution, source_extent=extent)
+
         return attention_entropy.entropy_probe(read, heads=True)(params)
 
     def laws(self, params: Any) -> str:
@@ -126,7 +129,7 @@ class Answerer(Split[EncoderDecoder]):
         return refusal(lambda params, ids: self.model(params)(ids, ids), self.shapes, ids)
 
 
-def shifted_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Return the decoder's input: the start token, which is the padding token, and all but the last target token."""
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
@@ -135,28 +138,21 @@ def evaluate(answerer: Answerer, params: Any, *, step: int, mesh: Mesh, console:
     """Return the fraction of exact answers of every task at every evaluation length of the config.
 
     Answers are generated greedily, token by token; an answer is exact if it is right up to its end token.
-
-    Args:
-        answerer: model of the run.
-        params: trained.
-        step: step of the checkpoint, stored with the results.
-        mesh: the batches are sharded over it.
-        console: prints to the user.
     """
     config = answerer.config
     cells = [(task, length) for task in config.tasks for length in config.lengths if length >= TASKS[task].least]
     model, rows = answerer.model(jax.device_put(params, replicated_sharding(mesh))), []
     with Evaluating(console, sum(length**2 for _, length in cells)) as progress:
         for task, length in cells:
-            refused = answerer.refusal(length)
-            refusal_row = ExactMatchRow(task, length, refused=refused)
-            rows.append(refusal_row if refused else measure(answerer, model, mesh, task, length))
+            reason = answerer.refusal(length)
+            refusal_row = ExactMatchRow(task, length, refused=reason)
+            rows.append(refusal_row if reason else measure(answerer, model, mesh, task, length))
             progress(length**2, f"{task}, {length} tokens")
-    found = ExactMatchResults(
+    results = ExactMatchResults(
         name=config.name, data=config.data, trained=config.length, step=step, extend=config.extend, note=NOTE,
         rows=tuple(rows),
     )  # fmt: skip
-    return [found]
+    return [results]
 
 
 def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, length: int) -> ExactMatchRow:
@@ -168,10 +164,10 @@ def measure(answerer: Answerer, model: EncoderDecoder, mesh: Mesh, task: str, le
     for host in evaluation_batches(task, length, count, batch, validation=validation):
         short = batch - len(host["source"])
         source = put_batch(np.pad(host["source"], ((0, short), (0, 0)), mode="edge"), mesh, axes=EVALUATED)
-        found = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
+        answers = generate_answers(model, source, None, host["target"].shape[1], start=PAD, stop=STOP)
         inside = host["target_segments"] != 0
-        same = np.asarray(found)[: len(inside)] == np.where(inside, host["target"], STOP)
-        exact.append(same.all(axis=1))
-        right, tokens = right + int((same & inside).sum()), tokens + int(inside.sum())
-    each = np.concatenate(exact)
-    return ExactMatchRow(task, length, int(each.sum()), count, right / tokens, each=packed(each))
+        matches = np.asarray(answers)[: len(inside)] == np.where(inside, host["target"], STOP)
+        exact.append(matches.all(axis=1))
+        right, tokens = right + int((matches & inside).sum()), tokens + int(inside.sum())
+    outcomes = np.concatenate(exact)
+    return ExactMatchRow(task, length, int(outcomes.sum()), count, right / tokens, each=packed(outcomes))

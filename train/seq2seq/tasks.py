@@ -10,8 +10,7 @@ t is the token of the task, "." ends the answer, letters and digits are uniforml
 that of the source without t. All tasks use one vocabulary of 36 tokens.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import grain
@@ -62,34 +61,34 @@ class TaskKind(NamedTuple):
     draw: Callable[[np.random.Generator, int], Example]
 
 
-def copied(rng: np.random.Generator, length: int) -> Example:
+def copy_letters(rng: np.random.Generator, length: int) -> Example:
     """Return letters, and the same letters."""
     letters = LETTER + rng.integers(LETTERS, size=length)
     return letters, letters
 
 
-def reversed_(rng: np.random.Generator, length: int) -> Example:
+def reverse_letters(rng: np.random.Generator, length: int) -> Example:
     """Return letters, and the same letters in reverse order."""
     letters = LETTER + rng.integers(LETTERS, size=length)
     return letters, letters[::-1]
 
 
-def sorted_(rng: np.random.Generator, length: int) -> Example:
+def sort_letters(rng: np.random.Generator, length: int) -> Example:
     """Return letters, and the same letters in alphabetical order."""
     letters = LETTER + rng.integers(LETTERS, size=length)
     return letters, np.sort(letters)
 
 
-def added(rng: np.random.Generator, length: int) -> Example:
+def add_numbers(rng: np.random.Generator, length: int) -> Example:
     """Return two numbers, and their sum; the first has half of the length - 1 digits, rounded up; zeros may lead."""
     first = rng.integers(DIGITS, size=length // 2)
     second = rng.integers(DIGITS, size=length - 1 - len(first))
-    number = lambda digits: int("".join(map(str, digits)))
-    total = np.asarray([int(digit) for digit in str(number(first) + number(second))])
-    return np.concatenate([DIGIT + first, [PLUS], DIGIT + second]), DIGIT + total
+    total = sum(int("".join(map(str, digits))) for digits in (first, second))
+    digits = np.asarray([int(digit) for digit in str(total)])
+    return np.concatenate([DIGIT + first, [PLUS], DIGIT + second]), DIGIT + digits
 
 
-def hidden(rng: np.random.Generator, length: int) -> Example:
+def hide_key(rng: np.random.Generator, length: int) -> Example:
     """Return letters with a mark and a key at a random position and a question token at the end, and the key."""
     filler = LETTER + rng.integers(LETTERS, size=length - KEY - 2)
     key = DIGIT + rng.integers(DIGITS, size=KEY)
@@ -98,11 +97,11 @@ def hidden(rng: np.random.Generator, length: int) -> Example:
 
 
 TASKS: dict[str, TaskKind] = {
-    "copy": TaskKind(1, copied),
-    "reverse": TaskKind(1, reversed_),
-    "sort": TaskKind(1, sorted_),
-    "addition": TaskKind(3, added),
-    "passkey": TaskKind(KEY + 2, hidden),
+    "copy": TaskKind(1, copy_letters),
+    "reverse": TaskKind(1, reverse_letters),
+    "sort": TaskKind(1, sort_letters),
+    "addition": TaskKind(3, add_numbers),
+    "passkey": TaskKind(KEY + 2, hide_key),
 }
 
 
@@ -175,11 +174,11 @@ def train_batches(
         require_length(name, length)
     rows = range(batch) if rows is None else rows
 
-    def made(step: int) -> Batch:
+    def make(step: int) -> Batch:
         indices = range(step * batch, (step + 1) * batch)[rows.start : rows.stop]
         return make_batch([training_example(names, length, seed, index) for index in indices], length + 1)
 
-    batches = grain.MapDataset.range(step, 2**31).map(made)
+    batches = grain.MapDataset.range(step, 2**31).map(make)
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
@@ -201,7 +200,10 @@ def evaluation_batches(name: str, length: int, count: int, batch: int, *, valida
     require_length(name, length)
     task = 1 + list(TASKS).index(name)
     kind = VALIDATION if validation else TEST
-    draw = lambda index: example(name, length, np.random.default_rng((kind, task, length, index, 1)))
+
+    def draw(index: int) -> Example:
+        return example(name, length, np.random.default_rng((kind, task, length, index, 1)))
+
     for begin in range(0, count, batch):
         yield make_batch([draw(index) for index in range(begin, min(begin + batch, count))], length + 1)
 
@@ -219,10 +221,10 @@ def make_batch(examples: list[Example], length: int) -> Batch:
     longest = max(len(side) for pair in examples for side in pair)
     if longest > length:
         raise ValueError(f"length must be at least that of the longest example, {longest}, got {length}")
-    source, target = (partial(_padded, length=length)(list(side)) for side in zip(*examples, strict=True))
+    source, target = (_pad(side, length) for side in zip(*examples, strict=True))
     sides = {"source": source, "target": target}
     return sides | {f"{name}_segments": (ids != PAD).astype(np.int32) for name, ids in sides.items()}
 
 
-def _padded(rows: list[np.ndarray], length: int) -> Int32[np.ndarray, "B T"]:
+def _pad(rows: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B T"]:
     return np.stack([np.pad(row, (0, length - len(row)), constant_values=PAD) for row in rows]).astype(np.int32)

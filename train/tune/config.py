@@ -65,11 +65,7 @@ class Config(TextConfig):
         return f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
 
     def validated(self) -> Self:
-        """Return the config after checking it, with the fields of the model's file filled in.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it, with the fields of the model's file filled in."""
         if not self.model:
             raise ValueError("model must name a folder from Hugging Face or a GGUF file: --model=PATH")
         if len(self.extensions) > 1:
@@ -78,19 +74,14 @@ class Config(TextConfig):
         from train.tune.subject import decoder_source
 
         model, _ = decoder_source(self.model)
-        filled = dataclasses.replace(
-            self, **_recorded(model), out=f"{run_folder(self)}", length=self.length or model.length
+        config = dataclasses.replace(
+            self, **_model_settings(model), out=f"{run_folder(self)}", length=self.length or model.length
         )
-        checked = super(Config, filled).validated()
-        return dataclasses.replace(checked, extent=model.length)
+        return dataclasses.replace(super(Config, config).validated(), extent=model.length)
 
 
 def _require_apart(model: str, out: Path) -> None:
-    """Check that a run does not write into the folder of its model, or replace it.
-
-    Raises:
-        ValueError: it would.
-    """
+    """Check that a run does not write into the folder of its model, or replace it."""
     from train.engine.run_files import MODEL
 
     place, folder = Path(model).resolve(), out.resolve()
@@ -98,7 +89,7 @@ def _require_apart(model: str, out: Path) -> None:
         raise ValueError(f"out must be another folder than that of the model, got {out} for the model {model}")
 
 
-def _recorded(model: "TransformerConfig") -> dict[str, Any]:
+def _model_settings(model: "TransformerConfig") -> dict[str, Any]:
     """Return the settings that the model determines; where layers differ, those of the first one."""
     first = model.layers[0]
     kinds = list(dict.fromkeys(layer.attention.pe for layer in model.layers))

@@ -41,21 +41,16 @@ class LowRank(nnx.Module):
 
 def kernels(shapes: Tree) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
     """Return the paths and shapes of the kernels in the layers, the stacked ones with their layers first."""
-    found = []
+    entries = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
         names = tuple(str(part.key) for part in path)
         if names[:2] == ("stack", "layers") and names[-1] == "kernel":
-            found.append((names, leaf.shape))
-    return found
+            entries.append((names, leaf.shape))
+    return entries
 
 
 def merged_params(frozen: Tree, changes: Tree) -> Tree:
-    """Return the parameters of the model with the products added.
-
-    Args:
-        frozen: the loaded parameters.
-        changes: the parameters of a `LowRank`.
-    """
+    """Return the parameters of the model with the products added."""
     pairs: dict[str, Any] = changes["pairs"]
 
     def change(path: Any, leaf: jax.Array) -> jax.Array:

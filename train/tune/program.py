@@ -56,8 +56,8 @@ class Tuned(Split):
         self.config = config
         self.subject = Loaded(config.model, config.extend, config.dtype)
         self.losses, self.refusal = self.subject.losses, self.subject.refusal
-        placed = parameter_shardings(self.subject.variables, mesh)
-        self.frozen = jax.device_put(self.subject.loaded, placed)
+        shardings = parameter_shardings(self.subject.variables, mesh)
+        self.frozen = jax.device_put(self.subject.loaded, shardings)
         del self.subject.loaded
         self.low_rank = config.method == "lora"
         if self.low_rank:
@@ -70,10 +70,10 @@ class Tuned(Split):
         """Return the parameters before training, which are not random for the loaded model."""
         if self.low_rank:
             return super().init(key, shardings)
-        loaded, self.frozen = self.frozen, None
-        return loaded
+        params, self.frozen = self.frozen, None
+        return params
 
-    def whole(self, params: Any, frozen: Any) -> Any:
+    def model_params(self, params: Any, frozen: Any) -> Any:
         """Return the parameters of the model."""
         return merged_params(frozen, params) if self.low_rank else params
 
@@ -92,7 +92,9 @@ class Tuned(Split):
         """
         del key
         ids, segment_ids = batch["ids"], batch["segments"]
-        return mean_over_documents(self.losses(self.whole(params, frozen), ids, segment_ids, execution), segment_ids)
+        return mean_over_documents(
+            self.losses(self.model_params(params, frozen), ids, segment_ids, execution), segment_ids
+        )
 
 
 def make_task(config: Config) -> Task:
@@ -114,43 +116,62 @@ def make_task(config: Config) -> Task:
         laws=lambda params: f"extension: {config.extend}",
         init_split=lambda before: tuned,
         params_from_init=lambda _, params: params,
-        evaluate=partial(measured, tuned, corpus),
+        evaluate=partial(measure, tuned, corpus),
         frozen=tuned.frozen if tuned.low_rank else None,
         export=partial(export, tuned),
     )
     return task._replace(about=f"{config.method} · {task.about}")
 
 
-def measured(
+def measure(
     tuned: Tuned, corpus: Corpus, params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> list[PerplexityResults]:
     """Return the perplexity at every evaluation length of the config."""
-    whole = jax.jit(tuned.whole)(params, tuned.frozen)
-    return evaluate(tuned, corpus, whole, step=step, mesh=mesh, console=console)
+    model_params = jax.jit(tuned.model_params)(params, tuned.frozen)
+    return evaluate(tuned, corpus, model_params, step=step, mesh=mesh, console=console)
 
 
 def export(tuned: Tuned, params: Any, console: Console) -> None:
-    """Write the model as a folder from Hugging Face, with the config of its source, in place of an earlier one.
+    """Write the model as a folder from Hugging Face, with its extension in config.json, in place of an earlier one.
 
     A model with an extension that config.json cannot hold is written without it; `load(extend=...)` gives it back.
     """
-    whole = jax.jit(tuned.whole)(params, tuned.frozen)
+    model_params = jax.jit(tuned.model_params)(params, tuned.frozen)
     if not is_main_process():
         return
     folder = run_folder(tuned.config)
-    place, beside = folder / MODEL, Path(tempfile.mkdtemp(prefix=f".{MODEL}.", dir=folder))  # no link lies there
-    plain, source = interop.load(tuned.config.model)
-    nnx.update(plain, nnx.state(tuned.subject.model(whole)))
+    place, scratch = folder / MODEL, Path(tempfile.mkdtemp(prefix=f".{MODEL}.", dir=folder))  # no link lies there
+    state = nnx.state(tuned.subject.model(model_params))
     try:
-        interop.save(plain, beside, source)
-        interop.load_tokenizer(tuned.config.model).library.save(str(beside / "tokenizer.json"))
+        save_extended(tuned.config, state, scratch, console)
+        interop.load_tokenizer(tuned.config.model).library.save(str(scratch / "tokenizer.json"))
         delete_part(place)
         place.mkdir(exist_ok=True)
-        for made in sorted(beside.iterdir()):
-            made.replace(place / made.name)
+        for file in sorted(scratch.iterdir()):
+            file.replace(place / file.name)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     console.print(f"wrote the model into {place}")
+
+
+def save_extended(config: Config, state: nnx.State, folder: Path, console: Console) -> None:
+    """Write a model with the extension of its config, or without one that config.json cannot hold, which is said."""
+    extend = None if config.extend == "none" else config.extend
+    model, source = interop.load(config.model, extend=extend)
+    nnx.update(model, state)
+    try:
+        interop.save(model, folder, source)
+    except ValueError as refused:
+        if extend is None:
+            raise
+        model, source = interop.load(config.model)
+        nnx.update(model, state)
+        interop.save(model, folder, source)
+        console.print(
+            f"the model is written without its extension, load it with extend={extend!r}: {refused}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 PROGRAM = Program(config=Config, task=make_task, results=PerplexityResults, docstring=__doc__ or "")

@@ -1,5 +1,7 @@
 """A loaded language model as trainers and measurements take it: split into a definition and parameters."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from pejax import interop
-from pejax.interop.source import open_source
+from pejax.interop.source import find_gguf, open_source
 from pejax.models import Decoder, TransformerConfig
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library
@@ -30,6 +32,22 @@ def decoder_source(path: str) -> tuple[TransformerConfig, interop.Source]:
     return config, source
 
 
+def model_digest(path: str) -> str:
+    """Return a digest of the config of a model and of the files that its weights are in.
+
+    Raises:
+        ValueError: as `decoder_source`.
+    """
+    _, source = decoder_source(path)
+    folder, gguf = Path(path), find_gguf(Path(path))
+    files = [gguf] if gguf else [folder / name for name in sorted({one.file for one in source.tensors.values()})]
+    found = hashlib.sha256(b"" if gguf else json.dumps(source.config_json, sort_keys=True).encode())
+    for file in files:
+        with file.open("rb") as weights:
+            found.update(hashlib.file_digest(weights, "sha256").digest())
+    return found.hexdigest()[:16]
+
+
 class Loaded(DecoderSplit):
     """A decoder from a folder or a GGUF file.
 
@@ -45,8 +63,8 @@ class Loaded(DecoderSplit):
 
     def __init__(self, path: str, extend: str, dtype: str, mesh: Mesh | None = None) -> None:
         decoder_source(path)
-        loaded, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
-        model = cast(Decoder, loaded)  # `decoder_source` refused all others
+        module, self.source = interop.load(path, extend=None if extend == "none" else extend, dtype=dtype, mesh=mesh)
+        model = cast(Decoder, module)  # `decoder_source` refused all others
         self.config = model.config
         self.loaded = nnx.to_pure_dict(nnx.state(model))
         super().__init__(lambda rngs: Decoder(self.config, rngs=rngs))
@@ -71,9 +89,12 @@ def retokenized_corpus(corpus: Corpus, path: str, vocab: int) -> Corpus:
     if corpus.tokenizer.identity != "bytes":
         raise ValueError(f"data must be given without a tokenizer, that of the model is used; got {corpus.identity}")
     library = Library(interop.load_tokenizer(path).library, Path(path).name)
-    encode = lambda documents: library.encode_all([corpus.tokenizer.decode(one) for one in documents])
+
+    def encode(documents: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        return library.encode_all([corpus.tokenizer.decode(ids) for ids in documents])
+
     train, held_out = encode(corpus.train), encode(corpus.held_out)
-    largest = max(int(np.max(one)) for one in (*train, *held_out) if len(one))
+    largest = max(int(np.max(ids)) for ids in (*train, *held_out) if len(ids))
     if largest >= vocab:
         raise ValueError(f"the tokens of {path} must be below its vocabulary of {vocab}, got {largest}")
     note = corpus.note.removesuffix("; bytes, vocabulary 256")

@@ -93,7 +93,7 @@ def evaluate(
     return [
         ResolutionResults(
             name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
-            rows=tuple(row(extend, size) for size in sizes),
+            rows=tuple(row(extend, size) for size in sizes), made_by={"data": dataset.identity},
         )
         for extend in extensions
     ]  # fmt: skip

@@ -34,20 +34,20 @@ def mix(
     """
     which, of_mixup, of_cutmix = jax.random.split(key, 3)
 
-    def mixed() -> tuple[Array, Array]:
+    def apply_mixup() -> tuple[Array, Array]:
         weight = jax.random.beta(of_mixup, mixup, mixup)
         return blend(images, weight), blend(labels, weight)
 
-    def cut() -> tuple[Array, Array]:
+    def apply_cutmix() -> tuple[Array, Array]:
         inside = cut_box(images.shape[1], cutmix, of_cutmix)
-        found = jnp.where(inside[:, :, None], images[::-1], images)
-        return found, blend(labels, 1.0 - jnp.mean(inside.astype(jnp.float32)))
+        patchwork = jnp.where(inside[:, :, None], images[::-1], images)
+        return patchwork, blend(labels, 1.0 - jnp.mean(inside.astype(jnp.float32)))
 
     if not cutmix:
-        return mixed()
+        return apply_mixup()
     if not mixup:
-        return cut()
-    return jax.lax.cond(jax.random.bernoulli(which), mixed, cut)
+        return apply_cutmix()
+    return jax.lax.cond(jax.random.bernoulli(which), apply_mixup, apply_cutmix)
 
 
 def blend(array: Float[Array, "B *rest"], weight: Float[Array, ""]) -> Float[Array, "B *rest"]:

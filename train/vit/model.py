@@ -111,7 +111,10 @@ class Classifier(Split[ViT]):
         """Return the probe `(params) -> values`: the attention entropy of every layer on a few training images."""
         count = min(PROBED, len(dataset.train))
         images = next(train_batches(dataset, count, self.config.seed, Augment()))["image"]
-        read = lambda params, execution: self.model(params)(jnp.asarray(images), execution=execution)
+
+        def read(params: Any, execution: Execution) -> Array:
+            return self.model(params)(jnp.asarray(images), execution=execution)
+
         measure = attention_entropy.entropy_probe(read, axes=2)
         return lambda params: attention_entropy.entropies_by_name(measure(params))
 
@@ -123,7 +126,10 @@ class Classifier(Split[ViT]):
         """
         count = min(PROBED, len(dataset.test(size)))
         images = next(evaluation_batches(dataset, size, count))["image"]
-        read = lambda params, execution: self.logits(params, jnp.asarray(images), execution=execution)
+
+        def read(params: Any, execution: Execution) -> Array:
+            return self.logits(params, jnp.asarray(images), execution=execution)
+
         return attention_entropy.entropy_probe(read, axes=2, heads=True)(params)
 
     def laws(self, params: Any) -> str:
@@ -155,38 +161,33 @@ def classification_losses(
 def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     """Return trained parameters for another image size; the ones that depend on the grid pass through `encoding.adapt`.
 
-    Args:
-        old: the model that the parameters are from.
-        new: the model that they are for.
-        params: parameters of the old model.
-
     Raises:
         ValueError: the shape of a parameter still differs.
     """
     if any(encoding.adapt for encoding in old.prototype.encodings):
         params = _positions_at(old, params, new.dims.extent)
-    for (path, had), (_, wanted) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
-        if had.shape != wanted.shape:
+    for (path, leaf), (_, like) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
+        if leaf.shape != like.shape:
             name = jax.tree_util.keystr(path)
-            raise ValueError(f"{new.config.size} px needs {name} of shape {wanted.shape}, resizing gave {had.shape}")
+            raise ValueError(f"{new.config.size} px needs {name} of shape {like.shape}, resizing gave {leaf.shape}")
     return params
 
 
 def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
-    fitted = jax.tree.map(lambda leaf: leaf, params)
+    new_params = jax.tree.map(lambda leaf: leaf, params)  # other dicts, since their entries are replaced below
     for body in classifier.prototype.layers.bodies:
         encoding = classifier.prototype.encodings[body.encoding]
         if encoding.adapt is None:
             continue
-        (of_model, of_layers), (shared, own) = (_position_owners(tree, body) for tree in (fitted, params))
-        shared, own = shared.get("position", {}), own.get("position", {})
-        layers = [jax.tree.map(lambda leaf, n=n: leaf[n], own) for n in range(len(body.layers))]
-        adapted = [adapt(encoding, merge_params(shared, layer), extent) for layer in layers]
-        if shared:
-            of_model["position"] = _like(shared, adapted[0])
-        if own:
-            of_layers["position"] = _like(own, jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapted))
-    return fitted
+        model, layers = _position_owners(new_params, body)
+        of_model, of_layers = (owner.get("position", {}) for owner in _position_owners(params, body))
+        each_layer = [jax.tree.map(lambda leaf, n=n: leaf[n], of_layers) for n in range(len(body.layers))]
+        new_positions = [adapt(encoding, merge_params(of_model, of_layer), extent) for of_layer in each_layer]
+        if of_model:
+            model["position"] = _like(of_model, new_positions[0])
+        if of_layers:
+            layers["position"] = _like(of_layers, jax.tree.map(lambda *leaves: jnp.stack(leaves), *new_positions))
+    return new_params
 
 
 def _position_owners(params: Any, body: Body) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -196,11 +197,11 @@ def _position_owners(params: Any, body: Body) -> tuple[dict[str, Any], dict[str,
     return model, layers["blocks"]["attention"]
 
 
-def _like(wanted: Any, found: Any) -> Any:
-    """Return the part of `found` that has the names of `wanted`: `adapt` adds constants, which are not parameters."""
-    if not isinstance(wanted, dict):
-        return found
-    return {name: _like(value, found[name]) for name, value in wanted.items()}
+def _like(template: Any, tree: Any) -> Any:
+    """Return the part of `tree` that has the names of `template`: `adapt` adds constants, which are not parameters."""
+    if not isinstance(template, dict):
+        return tree
+    return {name: _like(value, tree[name]) for name, value in template.items()}
 
 
 def require_trainable_positions(classifier: Classifier) -> None:

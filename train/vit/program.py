@@ -75,11 +75,7 @@ def make_task(config: Config) -> Task:
 
 
 def _model(config: Config, channels: int, classes: int) -> Classifier:
-    """Return the model.
-
-    Raises:
-        ValueError: the encoding does not support a size, or the positions of training.
-    """
+    """Return the model, whose encoding supports every size and the positions of training."""
     classifier = Classifier(config, channels, classes)
     require_evaluable(classifier)
     require_trainable_positions(classifier)

@@ -51,9 +51,9 @@ def constant_shift(q_tokens: TokenPositions, k_tokens: TokenPositions) -> tuple[
 def common_shift(layout: Layout, operands: Operands) -> tuple[Int[Array, ""], Bool[Array, ""]]:
     """Return the `constant_shift` that all examples share, and whether it exists."""
     axes = layout.q_axes, layout.k_axes
-    both = operands.q_tokens, operands.k_tokens
-    positions = in_one_type(*(tokens.positions for tokens in both))
-    sides = [tokens._replace(positions=one) for tokens, one in zip(both, positions, strict=True)]
+    token_sides = operands.q_tokens, operands.k_tokens
+    positions = in_one_type(*(tokens.positions for tokens in token_sides))
+    sides = [tokens._replace(positions=values) for tokens, values in zip(token_sides, positions, strict=True)]
     if all(field is None for side in axes for field in side):
         shift, exists = constant_shift(*sides)
         return shift.astype(jnp.int32), exists

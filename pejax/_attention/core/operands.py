@@ -159,12 +159,13 @@ def prepare(
         ValueError: shapes that do not fit together, or positions that are missing.
         TypeError: an array of another type than its argument takes.
     """
+    # First, so that the derived bias gets parameters of its own where those of every hook are split by head, below.
     hooks = replace(hooks, bias=derived_bias(hooks.bias, hooks.distance_bias))
     check_arrays(q, k, v)
     *batch, length, heads, dim = q.shape
     k_length, key_heads = k.shape[-3:-1]
     check_positions_given(q, k, positions, k_positions)
-    in_order = positions is None and k_positions is None
+    in_order = positions is None and k_positions is None  # before the defaults, which hide it, are filled in
     positions = jnp.arange(length) if positions is None else positions
     q_tokens, q_axes = check_tokens("positions", positions, tuple(batch), length)
     k_positions = positions if k_positions is None else k_positions
@@ -172,6 +173,7 @@ def prepare(
     if _position_shape(q_tokens, q_axes) != _position_shape(k_tokens, k_axes):
         shapes = f"{q_tokens.positions.shape} and {k_tokens.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
+    # One number per key and head is a key bias, so `unplaced_bias` ends here: no implementation has to know that hook.
     key_biases = check_key_bias(key_bias, (*batch, k_length, heads))
     if hooks.unplaced_bias is not None and k_tokens.has_position is not None:
         hook, params = check_hook("unplaced_bias", hooks.unplaced_bias, heads)
@@ -185,7 +187,7 @@ def prepare(
     pair_arrays = PairArrays(mask=pair_array("mask", mask), bias=pair_array("bias", bias_array))
     if key_biases is not None:
         key_biases = jnp.broadcast_to(key_biases, (n, heads, k_length)).reshape(n, *head_axes, k_length)
-    q, k, v = clear_unused((q, k, v), (q_tokens, k_tokens), mask)
+    q, k, v = clear_unused((q, k, v), (q_tokens, k_tokens), mask)  # while their axes are still those of the mask
     operands = Operands(
         q=jnp.moveaxis(q.reshape(n, length, *head_axes, dim), 1, 3),
         k=jnp.moveaxis(k.reshape(n, k_length, key_heads, dim), 1, 2),
@@ -282,9 +284,9 @@ def _unplaced_bias(
     """
 
     def number(params: Params) -> Array:
-        own = {**shared.args[0], **params}
-        with naming_hook("unplaced_bias", shared, own):
-            result = shared.func(own)
+        head_params = {**shared.args[0], **params}
+        with naming_hook("unplaced_bias", shared, head_params):
+            result = shared.func(head_params)
         check_returned("unplaced_bias", shared, "one number, ()", (), result)
         return jnp.asarray(result, jnp.float32)
 

@@ -45,8 +45,8 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     if fall := first_fall(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments)):
         rule = "positions must rise from token to token where keys after the query are masked"
         documents = "segment_ids keep documents and padding apart (packed_positions, segments_of_positions)"
-        one = "order=jnp.arange(T) makes them one sequence as it stands, order=positions one that was rearranged"
-        raise ValueError(f"{rule}, got {fall}: {documents}, {one}")
+        advice = "order=jnp.arange(T) makes them one sequence as it stands, order=positions one that was rearranged"
+        raise ValueError(f"{rule}, got {fall}: {documents}, {advice}")
     return tokens
 
 
@@ -60,7 +60,7 @@ def first_fall(positions: Int[np.ndarray, "*#B T"], segments: Int[np.ndarray, "*
         return ""
     at = tuple(np.argwhere(falls)[0])
     before, after = (*at[:-1], at[-1]), (*at[:-1], at[-1] + 1)
-    return " and ".join(f"{places[one]} at token {by_segment[one]}" for one in (before, after))
+    return " and ".join(f"{places[index]} at token {by_segment[index]}" for index in (before, after))
 
 
 def _count(positions: Int[Array, "*#B T"], segments: Int[Array, "*#B T"] | None) -> Int[Array, "*B T"]:
@@ -76,8 +76,8 @@ def _count(positions: Int[Array, "*#B T"], segments: Int[Array, "*#B T"] | None)
     def of_row(positions: Any, segments: Any) -> Any:
         by_segment = jnp.argsort(segments, stable=True)
         ordered, ids = positions[by_segment], segments[by_segment]
-        same, rises = ids[1:] == ids[:-1], ordered[1:] > ordered[:-1]
-        count = _counted(ordered, same & rises, rises | ~same | (ids[1:] == 0))
+        same_segment, rises = ids[1:] == ids[:-1], ordered[1:] > ordered[:-1]
+        count = _counted(ordered, same_segment & rises, rises | ~same_segment | (ids[1:] == 0))
         return jnp.zeros_like(count).at[by_segment].set(count)
 
     return jnp.vectorize(of_row, signature="(t),(t)->(t)")(positions, segments)

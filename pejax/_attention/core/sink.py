@@ -50,5 +50,5 @@ def with_sink(
     """
     if sink is None:
         return output, lse
-    kept = wide(output) * share_of_keys(lse, sink)[..., None]
-    return kept.astype(output.dtype), jnp.logaddexp(lse, wide(sink))
+    attended = wide(output) * share_of_keys(lse, sink)[..., None]
+    return attended.astype(output.dtype), jnp.logaddexp(lse, wide(sink))

@@ -95,8 +95,8 @@ def bias_gradients_by_queries(
         (jax.ShapeDtypeStruct((n, heads, plan.counts[0]), jnp.float32),) * numbers,
         (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes,
     )
-    found = call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, rows, name="bias_gradients_by_queries")
-    return tuple(jnp.sum(x, axis=(0, 2)) for x in found[0]), tuple(jnp.sum(x, axis=1) for x in found[1])
+    gradients = call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, rows, name="bias_gradients_by_queries")
+    return tuple(jnp.sum(x, axis=(0, 2)) for x in gradients[0]), tuple(jnp.sum(x, axis=1) for x in gradients[1])
 
 
 def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Float[Array, "N S"], ...]:
@@ -125,8 +125,8 @@ def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Floa
             ref[n, head, pl.ds(j * k_size, k_size)] = jnp.sum(x, axis=1)
 
     outputs = (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes
-    found = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="bias_gradients_by_keys")
-    return tuple(jnp.sum(x, axis=1) for x in found)
+    gradients = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="bias_gradients_by_keys")
+    return tuple(jnp.sum(x, axis=1) for x in gradients)
 
 
 def _float_axes(inputs: Inputs) -> int:

@@ -59,7 +59,7 @@ def token_rows(
             positions=tuple(row(positions[..., a], batched.positions) for a in range(axes)),
         )
 
-    q_tokens, k_tokens = (of_side(*each) for each in zip(sides, fields, lengths, sizes, strict=True))
+    q_tokens, k_tokens = (of_side(*side) for side in zip(sides, fields, lengths, sizes, strict=True))
     return q_tokens, k_tokens
 
 

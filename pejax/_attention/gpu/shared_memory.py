@@ -70,10 +70,10 @@ def memory_limit() -> int:
 
     A GPU that neither says its limit nor is in `LIMITS` gets the lowest of them.
     """
-    device = next((one for one in jax.devices() if one.platform == "gpu"), None)
+    device = next((gpu for gpu in jax.devices() if gpu.platform == "gpu"), None)
     capability = str(getattr(device, "compute_capability", "9.0"))
-    known = LIMITS.get(capability, min(LIMITS.values())) * 1024
-    return int(getattr(device, "shared_memory_per_block_optin", known))
+    limit = LIMITS.get(capability, min(LIMITS.values())) * 1024
+    return int(getattr(device, "shared_memory_per_block_optin", limit))
 
 
 def fitting_blocks(

@@ -210,8 +210,10 @@ def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
     dropout = Dropout((dropout_words[0], dropout_words[1]), batch, head, dropout_words[4], dropout_words[5])  # pyright: ignore[reportArgumentType]
     indices = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
-    kept = jnp.where(keep_pairs(dropout, indices(place.i, q_size), indices(place.j, k_size), rate), 1 / (1 - rate), 0.0)
-    return kept.T if place.transposed else kept
+    factors = jnp.where(
+        keep_pairs(dropout, indices(place.i, q_size), indices(place.j, k_size), rate), 1 / (1 - rate), 0.0
+    )
+    return factors.T if place.transposed else factors
 
 
 def scores_gradient(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:

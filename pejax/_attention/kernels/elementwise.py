@@ -90,6 +90,8 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     closed = _trace(hook, params, axes, dtype)
     costs: list[bool] = []
 
+    # `outside` and `inside` walk the same jaxpr, and its order alone says which number an equation reads: both must
+    # meet the equations on tiles, and the parameters among their operands, in the same order.
     def outside(params: Params) -> list[Array]:
         numbers: list[Array] = []
 
@@ -97,11 +99,11 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
             return _bind(jaxpr, equation, [x.value if isinstance(x, _Known) else x for x in values])
 
         def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
-            found = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
-            if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in found):
+            numbers_read = [_number(equation, x.value) for x in values if isinstance(x, _Known)]
+            if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in numbers_read):
                 name = equation.primitive.name
                 raise NotImplementedError(f"a distance_bias hook must read floats, but its {name} reads another number")
-            numbers.extend(found)
+            numbers.extend(numbers_read)
             return [_Tile(on_axes=len(_shape(variable)) == 2) for variable in equation.outvars]
 
         leaves = [_Known(leaf) for leaf in jax.tree.leaves(params)]

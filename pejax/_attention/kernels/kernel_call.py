@@ -187,8 +187,8 @@ def ways_to_bias(
         return (Way("none"),)
     dtype = operands.q_tokens.positions.dtype
     dtype = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else dtype
-    own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
-    params = {**distance.args[0], **own}
+    head_params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
+    params = {**distance.args[0], **head_params}
     try:
         bias = cut(distance.func, params, position_axes(static.layout, operands), dtype)
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
@@ -215,8 +215,8 @@ def primals_of(operands: Operands) -> Primals:
         for side in (operands.q_tokens, operands.k_tokens)
     )
     shared = {} if distance is None else distance.args[0]
-    own = operands.per_head.get("distance_bias", {})
-    return Primals(operands.q, operands.k, operands.v, shared, own, q_positions, k_positions, operands.key_bias)
+    per_head = operands.per_head.get("distance_bias", {})
+    return Primals(operands.q, operands.k, operands.v, shared, per_head, q_positions, k_positions, operands.key_bias)
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:

@@ -53,7 +53,7 @@ def fields_of(
             fields |= {f"axis{a}": position for a, position in enumerate(on_axes)}
         return fields
 
-    sides = [side(*each) for each in zip(tokens, (layout.q_axes, layout.k_axes), lengths, strict=True)]
+    sides = [side(*arguments) for arguments in zip(tokens, (layout.q_axes, layout.k_axes), lengths, strict=True)]
     examples = max((leaf.shape[0] for leaf in jax.tree.leaves(sides)), default=1)
     q, k = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (examples, leaf.shape[1])), sides)
     return q, k

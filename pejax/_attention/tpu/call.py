@@ -64,10 +64,10 @@ class Call:
         d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays, self._spans[1])
         t, s = self._lengths
         d_q = d_q.reshape(*primals.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
-        found = {"q": d_q, "k": d_k[:, :, :s], "v": d_v[:, :, :s]}
+        gradients = {"q": d_q, "k": d_k[:, :, :s], "v": d_v[:, :, :s]}
         if primals.key_bias is not None:
-            found["key_bias"] = d_key_bias[0][:, :, 0, :s].reshape(primals.key_bias.shape)
-        return pull(self._d_bias(bias, d_bias))[0]._replace(**found)
+            gradients["key_bias"] = d_key_bias[0][:, :, 0, :s].reshape(primals.key_bias.shape)
+        return pull(self._d_bias(bias, d_bias))[0]._replace(**gradients)
 
     def _bias(self, primals: Primals) -> dict[str, Array]:
         """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, or none."""
@@ -78,26 +78,26 @@ class Call:
 
         def each(evaluate):
             if not jax.tree.leaves(primals.per_head):
-                one = evaluate(primals.shared)
-                return jnp.broadcast_to(one, (groups * heads, *one.shape))
-            head = lambda own: evaluate({**primals.shared, **own})
-            found = jax.vmap(jax.vmap(head))(primals.per_head)
-            return found.reshape(groups * heads, *found.shape[2:])
+                array = evaluate(primals.shared)
+                return jnp.broadcast_to(array, (groups * heads, *array.shape))
+            head = lambda head_params: evaluate({**primals.shared, **head_params})
+            arrays = jax.vmap(jax.vmap(head))(primals.per_head)
+            return arrays.reshape(groups * heads, *arrays.shape[2:])
 
         hook = self._hook
         if hook is None:
             return {"diagonals": each(lambda params: self._diagonals(distance.func(params, self._relative())))}
         numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]
-        own = jax.tree.map(lambda x: x[0, 0], primals.per_head)
-        if not jax.eval_shape(numbers, {**primals.shared, **own}):
+        head_params = jax.tree.map(lambda x: x[0, 0], primals.per_head)
+        if not jax.eval_shape(numbers, {**primals.shared, **head_params}):
             return {}
         return {"numbers": each(lambda params: jnp.stack(numbers(params)))}
 
-    def _d_bias(self, bias: dict[str, Array], found: list[Array]) -> dict[str, Array]:
+    def _d_bias(self, bias: dict[str, Array], gradients: list[Array]) -> dict[str, Array]:
         """Return the gradient of `bias` from what the kernel found for each example, one array or none."""
         if "numbers" in bias:
-            return {"numbers": jnp.sum(found[0], axis=0)[:, 0, : bias["numbers"].shape[1]]}
-        return {name: jnp.sum(x, axis=0) for name, x in zip(bias, found, strict=True)}
+            return {"numbers": jnp.sum(gradients[0], axis=0)[:, 0, : bias["numbers"].shape[1]]}
+        return {name: jnp.sum(x, axis=0) for name, x in zip(bias, gradients, strict=True)}
 
     def _arrays(self, primals: Primals, bias: dict[str, Array]) -> dict[str, Array]:
         """Return the operands of the forward kernel."""
@@ -120,8 +120,8 @@ class Call:
         plan, (t, s) = self._plan, self._lengths
         count = diagonal_of(plan, 0, math.ceil(s / plan.keys) - 1) + 1
         starts = plan.step * jnp.arange(count, dtype=jnp.int32) - (plan.query_blocks - 1) * plan.queries
-        apart = starts[:, None] + plan.keys - jnp.arange(plan.queries + plan.keys, dtype=jnp.int32)
-        return jnp.clip(apart, 1 - t, s - 1)
+        distances = starts[:, None] + plan.keys - jnp.arange(plan.queries + plan.keys, dtype=jnp.int32)
+        return jnp.clip(distances, 1 - t, s - 1)
 
     def _relative(self) -> Int32[Array, " R"]:
         return (self._apart() + self._shift).ravel()

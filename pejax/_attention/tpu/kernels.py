@@ -67,8 +67,8 @@ def forward(
             shift = jnp.where(new == -jnp.inf, 0.0, new)
             weights, shrink = jnp.exp(logits - shift), jnp.exp(top[...] - shift)
             total[...] = total[...] * shrink + jnp.sum(weights, axis=0, keepdims=True)
-            kept = drop(plan, refs, weights).astype(refs["v"].dtype)
-            sums[...] = sums[...] * shrink + product(plan.options, refs["v"][0, 0], kept, (0, 0))
+            dropped = drop(plan, refs, weights).astype(refs["v"].dtype)
+            sums[...] = sums[...] * shrink + product(plan.options, refs["v"][0, 0], dropped, (0, 0))
             top[...] = new
 
         @pl.when(grid[3] == blocks - 1)
@@ -94,8 +94,8 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     sums = pltpu.VMEM((d, plan.queries), jnp.float32)
     skewed = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if name == "diagonals" else []
 
-    def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *rest: Any) -> None:
-        d_made, (sums, *skewed) = rest[0], rest[len(outputs) - 1 :]
+    def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *more_refs: Any) -> None:
+        d_made, (sums, *skewed) = more_refs[0], more_refs[len(outputs) - 1 :]
         grid = [pl.program_id(axis) for axis in range(4)]
         place, seen = _by_queries(plan, operands, first, last, *grid)
 
@@ -114,8 +114,8 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
             _, d_logits, _ = _score_gradients(plan, refs, place)
             sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
             if name == "diagonals":
-                found = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
-                d_made[0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += found
+                sums_of_diagonal = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
+                d_made[0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += sums_of_diagonal
             elif name == "numbers":
                 d_made[0, 0] += numbers_gradient(plan, refs, place, placed_only(plan, refs, d_logits))
 
@@ -134,8 +134,8 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
 
     biased = "key_bias" in operands
 
-    def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *rest: Any) -> None:
-        *d_bias, k_sums, v_sums = rest
+    def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *more_refs: Any) -> None:
+        *d_bias, k_sums, v_sums = more_refs
         grid = [pl.program_id(axis) for axis in range(5)]
         place, seen = _by_keys(plan, operands, first, last, *grid)
 
@@ -222,6 +222,8 @@ def _call(
     scratch: list[Any],
 ) -> Any:
     """Run a kernel whose first `parallel` axes of the grid are independent; its outputs are shaped as operands."""
+    # The last axis of a grid runs fastest, and the kernels add to scratch and to gradients from one step to the next.
+    # So the axes that are summed over come last and run in order; a chip may split the first ones over its cores.
     n, h, t, d = operands["q"].shape
 
     def at(pick: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
@@ -250,10 +252,10 @@ def _call(
     }  # fmt: skip
     shapes = {"lse": (n, h, 1, t), "d_numbers": (n, h, 1, plan.lanes), "d_diagonals": (n, h, *diagonals)}
     axes = varying_axes(operands)
-    made = [shape_varying(shapes.get(x) or operands[x].shape, dtype, axes) for x, dtype in outputs.items()]
+    out_shapes = [shape_varying(shapes.get(x) or operands[x].shape, dtype, axes) for x, dtype in outputs.items()]
     return pl.pallas_call(
         kernel,
-        out_shape=made,
+        out_shape=out_shapes,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
             grid=grid,

@@ -80,6 +80,8 @@ def diagonal_gradient(plan: Plan, d_logits: Float[Array, "S T"], sums: Any) -> F
     for x, start in zip(range(0, plan.keys, plan.lanes), range(plan.keys, 0, -plan.lanes), strict=True):
         sums[:, start : start + plan.queries] += d_logits[x : x + plan.lanes]
     rows = sums[...]
+    # Row x holds its diagonals x places further right. The lower half of the rows moves left by its height and is added
+    # to the upper half, until one row is left: log2 of the lanes rolls of whole registers.
     while len(rows) > 1:
         half = len(rows) // 2
         rows = rows[:half] + pltpu.roll(rows[half:], width - half, axis=1)

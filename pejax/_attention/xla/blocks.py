@@ -186,8 +186,8 @@ def block_at(tree: Any, i: Int[Array, ""]) -> Any:
     def block(leaf: Array) -> Array:
         if len(leaf) == 1:
             return leaf[0]
-        found = lax.dynamic_index_in_dim(as_bits(leaf), i, 0, keepdims=False)
-        return from_bits(found) if leaf.dtype == jnp.bfloat16 else found
+        block = lax.dynamic_index_in_dim(as_bits(leaf), i, 0, keepdims=False)
+        return from_bits(block) if leaf.dtype == jnp.bfloat16 else block
 
     return jax.tree.map(block, tree)
 

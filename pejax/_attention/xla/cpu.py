@@ -209,16 +209,16 @@ def _backward(
         (d_q, *d_q_tokens), (d_k, d_v, *d_k_tokens) = gradients_from_blocks(part, t, s)
         d_key_bias = [d_k_tokens.pop() for _ in totals.key_bias]
         d_shared, d_own, d_head, d_q_terms, d_k_terms = pull((part.hooks, part.diagonals, part.relative_keys))
-        keys, own = key_head(operands, index), param_index(operands, index)
+        keys, numbers = key_head(operands, index), param_index(operands, index)
         totals = _Totals(
             q=put_head(totals.q, index, d_q + d_q_terms),
             k=put_head(totals.k, keys, wide(take_head(totals.k, keys)) + d_k + d_k_terms),
             v=put_head(totals.v, keys, wide(take_head(totals.v, keys)) + d_v),
             shared=_sum(totals.shared, d_shared),
-            per_head=[x.at[own].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
+            per_head=[x.at[numbers].add(y) for x, y in zip(totals.per_head, d_own, strict=True)],
             q_tokens=add_positions(totals.q_tokens, d_q_tokens, layout.q_axes, index),
             k_tokens=add_positions(totals.k_tokens, d_k_tokens, layout.k_axes, index),
-            key_bias=[x.at[index.batch, *own].set(y) for x, y in zip(totals.key_bias, d_key_bias, strict=True)],
+            key_bias=[x.at[index.batch, *numbers].set(y) for x, y in zip(totals.key_bias, d_key_bias, strict=True)],
         )
         return totals, jax.tree.map(lambda x, y: x.at[index.head].add(y), d_relative, d_head)
 
@@ -274,12 +274,12 @@ def _head(
     place = param_index(operands, index)
     key_bias = None if operands.key_bias is None else operands.key_bias[index.batch, *place]
     blocks = head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, key_bias, Terms(Hooks()), dropout)
-    own = jax.tree.map(lambda leaf: leaf[place], operands.per_head)
+    head_params = jax.tree.map(lambda leaf: leaf[place], operands.per_head)
     start = None if first is None else first[index.batch] + 1 - blocks.queries.ids.size
     length = blocks.queries.ids.size + blocks.keys.ids.size - 1
 
     def terms_of(shared: Floats, of_head: Floats, relative: HeadRelativeKeys | None, q: Array, k: Array) -> Terms:
-        hooks = bind_hooks(with_floats(operands.shared, shared), with_floats(own, of_head))
+        hooks = bind_hooks(with_floats(operands.shared, shared), with_floats(head_params, of_head))
         if relative is None:
             return terms_from_hooks(hooks, start, length, wide(blocks.queries.q).dtype)
         return terms_from_relative_keys(hooks, sizes, relative, q, k)
@@ -289,7 +289,7 @@ def _head(
         return floats_of(hooks), diagonals, relative
 
     relative = jax.tree.map(lambda x: x[index.head], relative_keys)
-    parts = floats_of(operands.shared), floats_of(own), relative, wide(q), wide(k)
+    parts = floats_of(operands.shared), floats_of(head_params), relative, wide(q), wide(k)
     (hook_floats, diagonals, relative_blocks), pull = jax.vjp(floats, *parts)
     terms = Terms(with_floats(terms_of(*parts).hooks, hook_floats), diagonals, relative_blocks)
     return blocks._replace(terms=terms), pull

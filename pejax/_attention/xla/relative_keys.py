@@ -16,9 +16,9 @@ from jax import lax
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
-from pejax._arguments import shown
 from pejax._attention.core.operands import Operands, bind_hooks
 from pejax._hook_calls import hook_name, naming_hook
+from pejax._kinds import shown
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
 from pejax._ops.varying import zeros_varying
 
@@ -70,11 +70,12 @@ def relative_keys_of_heads(
         if first is None or not relative_keys_are_fastest(operands):
             return None
         relative = first[0] - before + jnp.arange(length, dtype=first.dtype)
-        shared, own = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
+        shared, per_head = with_floats(operands.shared, shared_floats), with_floats(operands.per_head, own_floats)
         of_group = jax.vmap(
-            lambda own: _checked(bind_hooks(shared, own).relative_keys, relative, d), axis_size=heads // groups
+            lambda head_params: _checked(bind_hooks(shared, head_params).relative_keys, relative, d),
+            axis_size=heads // groups,
         )
-        parts = jax.vmap(of_group, axis_size=groups)(own)
+        parts = jax.vmap(of_group, axis_size=groups)(per_head)
         a, v, u = (x.reshape(heads, *x.shape[2:]).astype(dtype) for x in parts)
         return HeadRelativeKeys(a.swapaxes(1, 2), v, u)
 

@@ -115,8 +115,12 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     if config.get("model_type") in TOWERS:
         return text_tower(config, find_architecture)
     if "model_type" in config or "architecture" not in config:
-        found = find_architecture(config.get("model_type"))
-        return found if found.padding is None else found._replace(skipped_rows=rows_of_padding(config, found.padding))
+        architecture = find_architecture(config.get("model_type"))
+        return (
+            architecture
+            if architecture.padding is None
+            else architecture._replace(skipped_rows=rows_of_padding(config, architecture.padding))
+        )
     return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
 
 

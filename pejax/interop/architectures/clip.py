@@ -16,8 +16,8 @@ def clip(c: Config) -> ViTConfig:
     """Read CLIPVisionConfig."""
     c.defaults(**SIZES)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
-    own = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
-    layer = LayerConfig(own, mlp(c, "quick_gelu", gated=False, bias=True), norm)
+    attention_config = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
+    layer = LayerConfig(attention_config, mlp(c, "quick_gelu", gated=False, bias=True), norm)
     return vision_transformer(c, layer, image=224, patch=32, embed_norm=norm, patch_bias=False)
 
 
@@ -25,8 +25,8 @@ def clip_text(c: Config) -> TransformerConfig:
     """Read CLIPTextConfig."""
     c.defaults(hidden_size=512, num_hidden_layers=12, num_attention_heads=8, intermediate_size=2048, vocab_size=49408)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
-    own = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
-    layer, length = LayerConfig(own, mlp(c, "quick_gelu", gated=False, bias=True), norm), 77
+    attention_config = attention(c, pe=EncodingSpec("learned"), bias="qkvo")
+    layer, length = LayerConfig(attention_config, mlp(c, "quick_gelu", gated=False, bias=True), norm), 77
     return uniform_model(
         c, layer, width=c.count("hidden_size"), layers="num_hidden_layers", norm=norm, head=None,
         length=c.count("max_position_embeddings", length),

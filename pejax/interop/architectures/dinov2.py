@@ -38,12 +38,12 @@ def dinov2(c: Config, pe: EncodingSpec = EncodingSpec("learned"), registers: int
     c.defaults(**SIZES)
     width = c.count("hidden_size")
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-6), bias=True)
-    own = attention(c, pe=pe, bias="qkvo" if c.flag("qkv_bias", True) else "o")
+    attention_config = attention(c, pe=pe, bias="qkvo" if c.flag("qkv_bias", True) else "o")
     hidden, activation = int(width * c.number("mlp_ratio", 4)), c.activation("hidden_act", "gelu")
     plain = MlpConfig(hidden, activation, bias=True)
     gated = MlpConfig((int(hidden * 2 / 3) + 7) // 8 * 8, "silu", gated=True, bias=True)  # a multiple of 8
     feed = gated if c.flag("use_swiglu_ffn", False) else plain
-    layer = LayerConfig(own, feed, norm, layer_scale=c.number("layerscale_value", 1.0))
+    layer = LayerConfig(attention_config, feed, norm, layer_scale=c.number("layerscale_value", 1.0))
     return vision_transformer(c, layer, image=224, patch=14, classes=classes(c), pool="cls_mean", registers=registers)
 
 
@@ -62,8 +62,8 @@ def dinov3(c: Config) -> ViTConfig:
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-5), bias=True)
     feed = mlp(c, "gelu", gated=c.flag("use_gated_mlp", False), bias=c.flag("mlp_bias", True))
     layer = LayerConfig(attention(c, pe=pe, bias=bias), feed, norm, layer_scale=c.number("layerscale_value", 1.0))
-    made = vision_transformer(c, layer, image=224, patch=16, coordinates="centered")
-    return replace(made, registers=c.count("num_register_tokens", 0, least=0))
+    model = vision_transformer(c, layer, image=224, patch=16, coordinates="centered")
+    return replace(model, registers=c.count("num_register_tokens", 0, least=0))
 
 
 COMMON = (*INERT, *BACKBONE, "use_mask_token", "_out_features", "_out_indices")

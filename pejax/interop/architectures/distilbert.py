@@ -25,8 +25,10 @@ def distilbert(c: Config) -> TransformerConfig:
     """Read DistilBertConfig; its positions are in the file, however they were made."""
     width, heads, norm = c.count("dim", 768), c.count("n_heads", 12), NormConfig("layer", 1e-12, bias=True)
     plain = MlpConfig(c.count("hidden_dim", 3072), c.activation("activation", "gelu"), bias=True)
-    own = AttentionConfig(heads, heads, channels_per_head(c, width, heads), EncodingSpec("learned"), bias="qkvo")
-    layers = (LayerConfig(own, plain, norm, order="post"),) * c.count("n_layers", 6)
+    attention_config = AttentionConfig(
+        heads, heads, channels_per_head(c, width, heads), EncodingSpec("learned"), bias="qkvo"
+    )
+    layers = (LayerConfig(attention_config, plain, norm, order="post"),) * c.count("n_layers", 6)
     head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True, transform=(plain.activation, norm))
     return TransformerConfig(
         c.count("vocab_size"), width, c.count("max_position_embeddings", 512), layers, causal=False, norm=None,

@@ -40,8 +40,8 @@ def falcon(c: Config) -> TransformerConfig:
     c.must("head_dim", channels)
     plain = MlpConfig(c.count("ffn_hidden_size", 4 * width), c.activation("activation", "gelu"), bias=bias)
     norm = NormConfig("layer", c.number("layer_norm_epsilon", 1e-5), bias=True)
-    own = AttentionConfig(heads, kv_heads, channels, bias="qkvo" if bias else "")
-    layer = LayerConfig(own, plain, norm, parallel=_parallel(c, is_new))
+    attention_config = AttentionConfig(heads, kv_heads, channels, bias="qkvo" if bias else "")
+    layer = LayerConfig(attention_config, plain, norm, parallel=_parallel(c, is_new))
     return rotary_decoder(c, layer, head(c, tied=True), types=layer_types(c))
 
 

@@ -33,11 +33,11 @@ def gemma(
     c.defaults(num_key_value_heads=4, head_dim=256, attn_logit_softcapping=caps[0], final_logit_softcapping=caps[1])
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
     types = ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(c.count("num_hidden_layers"))]
-    own = attention(
+    attention_config = attention(
         c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm if is_gemma3 else None,
         scale=c.positive("query_pre_attn_scalar", 256) ** -0.5, soft_cap=c.positive("attn_logit_softcapping", None),
     )  # fmt: skip
-    layer = LayerConfig(own, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
+    layer = LayerConfig(attention_config, mlp(c, "gelu_pytorch_tanh", key="hidden_activation"), norm, order="sandwich")
     return rotary_decoder(
         c, layer, head(c, tied=True, cap=c.positive("final_logit_softcapping", None)), types=layer_types(c, types),
         window=c.count("sliding_window", 4096), embed_scale=c.count("hidden_size") ** 0.5,
@@ -50,10 +50,10 @@ def first(c: Config) -> TransformerConfig:
     c.must("use_bidirectional_attention", False)
     c.defaults(num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
-    own = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "")
+    attention_config = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "")
     gated = mlp(c, "gelu_pytorch_tanh")
     gated = replace(gated, activation="gelu_tanh") if gated.activation == "gelu" else gated
-    layer, scale = LayerConfig(own, gated, norm), c.count("hidden_size") ** 0.5
+    layer, scale = LayerConfig(attention_config, gated, norm), c.count("hidden_size") ** 0.5
     return rotary_decoder(c, layer, head(c, tied=True), types=layer_types(c), embed_scale=scale)
 
 

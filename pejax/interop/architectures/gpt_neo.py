@@ -23,14 +23,14 @@ BUFFERS = r"\.attn\.attention\.(bias|masked_bias)$"
 
 def _kinds(c: Config, layers: int) -> list[str]:
     """Return "global" or "local" for every layer, from `attention_types`: pairs of a pattern and its repeats."""
-    given = c("attention_types", [[["global", "local"], 12]])
-    is_pair = lambda one: isinstance(one, list) and [type(part) for part in one] == [list, int] and one[1] > 0
-    pairs = given if isinstance(given, list) and all(map(is_pair, given)) else []
+    value = c("attention_types", [[["global", "local"], 12]])
+    is_pair = lambda item: isinstance(item, list) and [type(part) for part in item] == [list, int] and item[1] > 0
+    pairs = value if isinstance(value, list) and all(map(is_pair, value)) else []
     fits = sum(len(pattern) * repeats for pattern, repeats in pairs) == layers
     kinds = [kind for pattern, repeats in pairs for kind in pattern * repeats] if fits else []
     if not kinds or any(kind not in ("global", "local") for kind in kinds):
         rule = f"attention_types must be pairs of names out of global, local and repeats, for num_layers={layers}"
-        raise ValueError(f"{c.where}: {rule}, got {str(given)[:80]}")
+        raise ValueError(f"{c.where}: {rule}, got {str(value)[:80]}")
     c.must("attention_layers", kinds)
     return kinds
 
@@ -43,11 +43,11 @@ def gpt_neo(c: Config) -> TransformerConfig:
     hidden, activation = c.count("intermediate_size", 4 * width), c.activation("activation_function", "gelu_new")
     everywhere = AttentionConfig(heads, heads, channels, EncodingSpec("learned"), scale=1.0, bias="o")
     plain = MlpConfig(hidden, activation, bias=True)
-    own = {"global": everywhere, "local": replace(everywhere, window=window)}
+    attentions = {"global": everywhere, "local": replace(everywhere, window=window)}
     return TransformerConfig(
         c.count("vocab_size"), width, c.count("max_position_embeddings", 2048),
-        tuple(LayerConfig(own[kind], plain, norm) for kind in _kinds(c, layers)), norm=norm, head=head(c, tied=True),
-        padding="counted",
+        tuple(LayerConfig(attentions[kind], plain, norm) for kind in _kinds(c, layers)), norm=norm,
+        head=head(c, tied=True), padding="counted",
     )  # fmt: skip
 
 

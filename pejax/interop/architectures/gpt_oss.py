@@ -25,8 +25,8 @@ def gpt_oss(c: Config) -> TransformerConfig:
     types = ["full_attention" if n % 2 else "sliding_attention" for n in range(c.count("num_hidden_layers"))]
     bias = "qkvo" if c.flag("attention_bias", True) else ""
     mlp = MlpConfig(c.count("intermediate_size"), "clamped_swiglu", gated=True, bias=True)
-    made = experts(c, mlp, 128, 4, router_bias=True)
-    layer = LayerConfig(attention(c, bias=bias, sinks=True), made, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
+    router = experts(c, mlp, 128, 4, router_bias=True)
+    layer = LayerConfig(attention(c, bias=bias, sinks=True), router, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
     return rotary_decoder(
         c, layer, head(c), types=layer_types(c, types), window=c.count("sliding_window", None),
         bases={"full_attention": 150000.0},

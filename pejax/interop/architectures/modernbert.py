@@ -36,8 +36,8 @@ def modernbert(c: Config) -> TransformerConfig:
 
     def layer(number: int, kind: str) -> LayerConfig:
         pe = read_rope(c, kind, base=bases[kind], local=False)
-        own = attention(c, pe=pe, bias=bias, window=window if kind == "sliding_attention" else None)
-        return LayerConfig(own, gated, norm, bare=number == 0)
+        attention_config = attention(c, pe=pe, bias=bias, window=window if kind == "sliding_attention" else None)
+        return LayerConfig(attention_config, gated, norm, bare=number == 0)
 
     transform = c.activation("classifier_activation", "gelu"), norm
     head = HeadConfig(

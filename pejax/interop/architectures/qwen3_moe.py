@@ -24,9 +24,9 @@ def qwen3_moe(c: Config) -> TransformerConfig:
     window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
     types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
-    own = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm)
+    attention_config = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "", qk_norm=norm)
     mlp = MlpConfig(c.count("moe_intermediate_size", 768), c.activation("hidden_act", "silu"), gated=True)
-    layer = LayerConfig(own, experts(c, mlp, 128, 8, over_chosen=c.flag("norm_topk_prob", False)), norm)
+    layer = LayerConfig(attention_config, experts(c, mlp, 128, 8, over_chosen=c.flag("norm_topk_prob", False)), norm)
     return rotary_decoder(c, layer, head(c), types=types, window=window)
 
 

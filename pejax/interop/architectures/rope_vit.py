@@ -33,12 +33,12 @@ def read(c: Config, name: str, pe: Spec) -> ViTConfig:
     if c("model_args", {}):
         rule = f"{c.where}: model_args must be absent, or the sizes be given by load(path, config=vit(...))"
         raise ValueError(f"{rule}, got {c('model_args')}"[:400])
-    own = Config(c.object("pretrained_cfg"), f"{c.where}: pretrained_cfg")
-    size = own("input_size", [3, 224, 224])
-    if not isinstance(size, list) or len(size) != 3 or any(type(one) is not int or one < 1 for one in size):
-        raise ValueError(f"{own.where}: input_size must be channels, height and width, got {size!r}")
+    pretrained = Config(c.object("pretrained_cfg"), f"{c.where}: pretrained_cfg")
+    size = pretrained("input_size", [3, 224, 224])
+    if not isinstance(size, list) or len(size) != 3 or any(type(number) is not int or number < 1 for number in size):
+        raise ValueError(f"{pretrained.where}: input_size must be channels, height and width, got {size!r}")
     channels, *image = size
-    classes = c.count("num_classes", own.count("num_classes", 1000, least=0), least=0)
+    classes = c.count("num_classes", pretrained.count("num_classes", 1000, least=0), least=0)
     config = vit((image[0], image[1]), 16, channels, max(classes, 1), width, layers, heads, pe=pe, layer_scale=1e-5)
     return replace(config, classes=classes)
 

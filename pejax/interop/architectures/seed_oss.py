@@ -11,7 +11,7 @@ def seed_oss(c: Config) -> TransformerConfig:
     """Read SeedOssConfig."""
     c.defaults(num_key_value_heads=8, head_dim=128, max_position_embeddings=524288)
     letters = {"qkv": c.flag("attention_bias", True), "o": c.flag("attention_out_bias", False)}
-    bias = "".join(own for own, present in letters.items() if present)
+    bias = "".join(letter for letter, present in letters.items() if present)
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
     layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
     return rotary_decoder(c, layer, head(c), types=layer_types(c))

@@ -12,7 +12,7 @@ def smollm3(c: Config) -> TransformerConfig:
     c.defaults(num_key_value_heads=4, max_position_embeddings=32768)
     layers, interval = c.count("num_hidden_layers"), c.count("no_rope_layer_interval", 4)
     rotated = c("no_rope_layers", [int((n + 1) % interval != 0) for n in range(layers)])
-    if not isinstance(rotated, list) or len(rotated) != layers or not all(one in (0, 1) for one in rotated):
+    if not isinstance(rotated, list) or len(rotated) != layers or not all(flag in (0, 1) for flag in rotated):
         rule = f"no_rope_layers must be num_hidden_layers={layers} numbers, 0 for a layer without positions, else 1"
         raise ValueError(f"{c.where}: {rule}, got {str(rotated)[:80]}")
     window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None

@@ -15,9 +15,11 @@ def stablelm(c: Config) -> TransformerConfig:
     epsilon = c.number("layer_norm_eps", 1e-5)
     qk_norm = NormConfig("layer", epsilon) if c.flag("qk_layernorm", False) else None
     c.must("head_dim", channels_per_head(c, c.count("hidden_size"), c.count("num_attention_heads")))
-    own = attention(c, bias="qkv" if c.flag("use_qkv_bias", False) else "", qk_norm=qk_norm, qk_norm_over="heads")
+    attention_config = attention(
+        c, bias="qkv" if c.flag("use_qkv_bias", False) else "", qk_norm=qk_norm, qk_norm_over="heads"
+    )
     parallel = "one" if c.flag("use_parallel_residual", False) else ""
-    layer = LayerConfig(own, mlp(c), NormConfig("layer", epsilon, bias=True), parallel=parallel)
+    layer = LayerConfig(attention_config, mlp(c), NormConfig("layer", epsilon, bias=True), parallel=parallel)
     return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=0.25)
 
 

@@ -48,8 +48,8 @@ def _mlp(c: Config, projection: str) -> MlpConfig:
     name = "gelu_new" if said == "gated-gelu" else str(said).removeprefix("gated-")
     c.must("is_gated_act", gated)
     c.must("dense_act_fn", name)
-    own = Config({"feed_forward_proj": name}, c.where)
-    return MlpConfig(c.count("d_ff", 2048), own.activation("feed_forward_proj"), gated)
+    mlp = Config({"feed_forward_proj": name}, c.where)
+    return MlpConfig(c.count("d_ff", 2048), mlp.activation("feed_forward_proj"), gated)
 
 
 def encoder_decoder(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | TransformerConfig:
@@ -64,9 +64,9 @@ def encoder_decoder(c: Config, projection: str, *, scaled: bool) -> EncoderDecod
     norm, mlp = NormConfig("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
     buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
     pe = EncodingSpec("t5", {"buckets": buckets, "max_distance": farthest})
-    own = AttentionConfig(heads, heads, c.count("d_kv", 64), pe, scale=1.0)
-    layer = LayerConfig(own, mlp, norm)
-    crossed = replace(layer, cross=replace(own, pe=NONE))
+    attention_config = AttentionConfig(heads, heads, c.count("d_kv", 64), pe, scale=1.0)
+    layer = LayerConfig(attention_config, mlp, norm)
+    crossed = replace(layer, cross=replace(attention_config, pe=NONE))
     vocab, length = c.count("vocab_size"), c.count("n_positions", 512)
     decoder_layers = c.count("num_decoder_layers", layers)
     head = HeadConfig(c.flag("tie_word_embeddings", True), scale=width**-0.5 if scaled else 1.0)

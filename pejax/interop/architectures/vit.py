@@ -30,8 +30,8 @@ def vit(c: Config, **options: Any) -> ViTConfig:
     """Read ViTConfig."""
     c.defaults(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
-    own = attention(c, pe=EncodingSpec("learned"), bias="qkvo" if c.flag("qkv_bias", True) else "o")
-    layer = LayerConfig(own, mlp(c, "gelu", gated=False, bias=True), norm)
+    attention_config = attention(c, pe=EncodingSpec("learned"), bias="qkvo" if c.flag("qkv_bias", True) else "o")
+    layer = LayerConfig(attention_config, mlp(c, "gelu", gated=False, bias=True), norm)
     return vision_transformer(c, layer, image=224, patch=16, classes=classes(c), **options)
 
 

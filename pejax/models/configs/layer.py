@@ -40,9 +40,9 @@ class Config:
     """
 
     def __repr__(self) -> str:
-        first, *others = fields(self)  # pyright: ignore[reportArgumentType]
-        shown = [first, *(field for field in others if getattr(self, field.name) != field.default)]
-        arguments = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in shown)
+        first, *options = fields(self)  # pyright: ignore[reportArgumentType]
+        changed = [first, *(field for field in options if getattr(self, field.name) != field.default)]
+        arguments = ", ".join(f"{field.name}={_shown(getattr(self, field.name))}" for field in changed)
         return f"{type(self).__name__}({arguments})"
 
 
@@ -50,7 +50,7 @@ def _shown(value: Any) -> str:
     """Return the `repr` of a field; equal neighbors among layers, and repeated patterns of them, are counted."""
     if not (isinstance(value, tuple) and value and isinstance(value[0], Config)):
         return repr(value)
-    runs = lambda layers: [_counted(len([*same]), repr(layer)) for layer, same in itertools.groupby(layers)]
+    runs = lambda layers: [_counted(len([*group]), repr(layer)) for layer, group in itertools.groupby(layers)]
     joined = lambda texts: texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     return " + ".join(_counted(repeats, joined(runs(layers))) for layers, repeats in patterns(value))
 

@@ -316,10 +316,10 @@ class DiTConfig(Config):
 
 def _extended(layers: tuple[LayerConfig, ...], extend: str | Extension | None) -> tuple[LayerConfig, ...]:
     """Return the layers with an extension of their encodings."""
-    more = parse_extension(extend)
+    extension = parse_extension(extend)
 
     def own(attention: AttentionConfig) -> AttentionConfig:
-        return attention if attention.pe == NONE else replace(attention, pe=attention.pe.extended(more))
+        return attention if attention.pe == NONE else replace(attention, pe=attention.pe.extended(extension))
 
     crossed = lambda layer: None if layer.cross is None else own(layer.cross)
     return tuple(replace(layer, attention=own(layer.attention), cross=crossed(layer)) for layer in layers)

@@ -51,9 +51,9 @@ def patterns(layers: tuple[Kind, ...]) -> tuple[Pattern, ...]:
             pattern, repeats = layers[start : start + size], 1
             while layers[start + size * repeats : start + size * (repeats + 1)] == pattern:
                 repeats += 1
-            compiled, rest = best(start + size * repeats)
-            options.append((size + compiled, 1 + len(rest), (Pattern(pattern, repeats), *rest)))
-        compiled, _, found = min(options, key=lambda option: option[:2])
-        return compiled, found
+            compiled, tail = best(start + size * repeats)
+            options.append((size + compiled, 1 + len(tail), (Pattern(pattern, repeats), *tail)))
+        compiled, _, plan = min(options, key=lambda option: option[:2])
+        return compiled, plan
 
     return best(0)[1]

@@ -162,7 +162,7 @@ def encoder_decoder(
     crossed = dataclasses.replace(layer(parse(cross_pe) if cross_pe else decoder_pe.specs[0]).attention, qk_norm=None)
     text = functools.partial(TransformerConfig, vocab, width, norm=norm, dtype=dtype)
     encoder = tuple(map(layer, pe.layers(encoder_layers)))
-    decoder = tuple(dataclasses.replace(layer(own), cross=crossed) for own in decoder_pe.layers(decoder_layers))
+    decoder = tuple(dataclasses.replace(layer(spec), cross=crossed) for spec in decoder_pe.layers(decoder_layers))
     return EncoderDecoderConfig(
         text(source_length, encoder, causal=False, head=None),
         text(target_length, decoder, head=HeadConfig(tied=tied)),
@@ -222,7 +222,7 @@ def vit(
     layer = functools.partial(_layer, width, heads, kv_heads, mlp_ratio * width, extend, style, False, None)
     return ViTConfig(
         (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
-        tuple(dataclasses.replace(layer(own), layer_scale=layer_scale) for own in parse_pattern(pe).layers(layers)),
+        tuple(dataclasses.replace(layer(spec), layer_scale=layer_scale) for spec in parse_pattern(pe).layers(layers)),
         cls=pool == "cls", registers=registers, pool=pool, classes=classes, stochastic_depth=stochastic_depth,
         dtype=dtype,
     )  # fmt: skip
@@ -278,7 +278,7 @@ def dit(
     layer = functools.partial(_layer, width, heads, kv_heads, mlp_ratio * width, extend, style, False, None)
     return DiTConfig(
         (image_size, image_size) if isinstance(image_size, int) else image_size, patch, channels, width,
-        tuple(dataclasses.replace(layer(own), adaptive=True) for own in parse_pattern(pe).layers(layers)),
+        tuple(dataclasses.replace(layer(spec), adaptive=True) for spec in parse_pattern(pe).layers(layers)),
         classes=classes, dtype=dtype, frames=frames,
     )  # fmt: skip
 

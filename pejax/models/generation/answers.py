@@ -61,8 +61,8 @@ def generate_answers(
     source, source_segments = as_prompts(source, source_segments, vocab, "source")
     check_token_ids("start", np.asarray(start), vocab)
     if source_segments is not None and bool((other := (source_segments < 0) | (source_segments > 1)).any()):
-        found = int(source_segments[other][0])
-        raise ValueError(f"source_segments must be 0 or 1, because an answer has one source, got {found}")
+        segment = int(source_segments[other][0])
+        raise ValueError(f"source_segments must be 0 or 1, because an answer has one source, got {segment}")
     static, params = nnx.split(model)
     keys = jax.random.split(jax.random.key(0) if key is None else key, count)
     return _answer(static, params, source, source_segments, keys, start, sampling, as_stop(stop, vocab))

@@ -211,13 +211,13 @@ def _generate(
     count, length = settings.count, request.prompts.shape[1]
     first_key, *keys = jax.random.split(request.key, count)
     text, logits = read(model, request, first_key, settings)
-    kept = lambda logits: logits if return_logits else None
+    returned = lambda logits: logits if return_logits else None
 
     def step(text: Text, key_and_slot: tuple[Array, Array]) -> tuple[Text, tuple[Array, Array | None]]:
         text, logits = append(model, text, request, *key_and_slot, settings)
-        return text, (text.new, kept(logits))
+        return text, (text.new, returned(logits))
 
-    first = jax.tree.map(lambda leaf: leaf[:, None], (text.new, kept(logits)))
+    first = jax.tree.map(lambda leaf: leaf[:, None], (text.new, returned(logits)))
     if count == 1:
         return first
     steps = jnp.stack(keys), jnp.arange(length, length + count - 1, dtype=jnp.int32)

@@ -65,8 +65,8 @@ def _padded(prompts: Any, vocab: int, name: str) -> tuple[np.ndarray, Int[Array,
         check_token_ids(name, row, vocab)
     longest = max(map(len, rows))
     ids = np.stack([np.pad(row.astype(np.int32), (longest - len(row), 0)) for row in rows])
-    missing = np.asarray([[longest - len(row)] for row in rows])
-    return ids, jnp.asarray(np.arange(longest) >= missing, jnp.int32) if missing.any() else None
+    padding = np.asarray([[longest - len(row)] for row in rows])
+    return ids, jnp.asarray(np.arange(longest) >= padding, jnp.int32) if padding.any() else None
 
 
 def _axes(ids: Any) -> int:
@@ -83,12 +83,12 @@ def as_stop(stop: Stop, vocab: int) -> Int[Array, " E"]:
         ValueError: an id outside the vocabulary, or ids on more than one axis.
         TypeError: ids that are not integers, or text.
     """
-    given = [] if stop is None else [*stop] if _axes(stop) else [stop]  # pyright: ignore[reportGeneralTypeIssues]
-    if any(isinstance(one, str) for one in given):
+    stops = [] if stop is None else [*stop] if _axes(stop) else [stop]  # pyright: ignore[reportGeneralTypeIssues]
+    if any(isinstance(item, str) for item in stops):
         raise TypeError(f"stop must be token ids; texts end the pieces of Tokenizer.stream(stop=), got {stop!r}")
-    if any(map(_axes, given)):
+    if any(map(_axes, stops)):
         raise ValueError(f"stop must be one id or a list of ids, got {str(stop)[:80]}")
-    ids = np.asarray(given) if given else np.zeros(0, np.int32)
+    ids = np.asarray(stops) if stops else np.zeros(0, np.int32)
     check_token_ids("stop", ids, vocab)
     return jnp.asarray(ids, jnp.int32)
 

@@ -105,25 +105,25 @@ def _read_by_blocks(
     The cache first takes as many tokens as it has slots, then a block at a time; single tokens, where those of a block
     would need keys at different positions (`rolls_blocks`).
     """
-    batch, rest = len(prompts), prompts.shape[1] - rolling.slots
+    batch, remainder = len(prompts), prompts.shape[1] - rolling.slots
     independent = settings.policy == LENGTH_INDEPENDENT
     lengths = 1 if independent else settings.extent(tokens.positions)
-    size = min(BLOCK, rest) if model.stack.rolls_blocks(rolling, lengths) else 1
-    missing = -rest % size  # padding on the left makes the rest whole blocks
-    ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (missing, 0))), (prompts, tokens))
+    size = min(BLOCK, remainder) if model.stack.rolls_blocks(rolling, lengths) else 1
+    padding = -remainder % size  # padding on the left makes the rest whole blocks
+    ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (padding, 0))), (prompts, tokens))
     part = lambda start, count: jax.tree.map(
         lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count, axis=1), (ids, tokens)
     )
 
     def read_block(cache: Cache, start: Array | int, count: int) -> tuple[Cache, Array]:
-        block, own = part(start, count)
-        lengths = settings.extent(own.positions)
+        block, own_mask = part(start, count)
+        lengths = settings.extent(own_mask.positions)
         extent = 1 if independent else lengths[:, 0] if count == 1 else lengths
-        logits, cache = model.cached(block, cache, tokens=own, extent=extent)
+        logits, cache = model.cached(block, cache, tokens=own_mask, extent=extent)
         return cache, logits[:, -1]
 
     cache, _ = read_block(model.stack.empty_cache(batch, rolling), 0, rolling.slots)
-    starts = rolling.slots + size * jnp.arange((rest + missing) // size, dtype=jnp.int32)
+    starts = rolling.slots + size * jnp.arange((remainder + padding) // size, dtype=jnp.int32)
     (cache, logits), _ = jax.lax.scan(
         lambda carry, start: (read_block(carry[0], start, size), None),
         (cache, jnp.zeros((batch, model.config.vocab))),
@@ -163,8 +163,8 @@ def is_length_independent(encoding: Encoding, params: Params, longest: int | Arr
     if encoding.adapt is None:
         return jnp.ones((), bool)
     first = adapt(encoding, params, jnp.ones((), jnp.int32))
-    same = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
-    return jax.lax.fori_loop(2, longest + 1, same, jnp.ones((), bool))
+    unchanged = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
+    return jax.lax.fori_loop(2, longest + 1, unchanged, jnp.ones((), bool))
 
 
 def _trees_equal(a: Any, b: Any) -> Array:
@@ -181,5 +181,5 @@ def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
         differ = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
         return jnp.any(jax.vmap(differ)(extent))
 
-    found = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
-    return functools.reduce(jnp.logical_or, found)
+    changes = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
+    return functools.reduce(jnp.logical_or, changes)

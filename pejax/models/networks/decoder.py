@@ -74,8 +74,8 @@ class Decoder(nnx.Module):
             ValueError: an id outside the vocabulary, more than one of `segment_ids`, `tokens` and `attention_mask`, or
                 an encoding that does not support this length.
         """
-        given = {"segment_ids": segment_ids, "tokens": tokens, "extent": extent, "type_ids": type_ids}
-        return self.logits(self.states(ids, **given, attention_mask=attention_mask, execution=execution))
+        options = {"segment_ids": segment_ids, "tokens": tokens, "extent": extent, "type_ids": type_ids}
+        return self.logits(self.states(ids, **options, attention_mask=attention_mask, execution=execution))
 
     @checked
     def states(
@@ -90,10 +90,12 @@ class Decoder(nnx.Module):
         execution: Execution = Execution(),
     ) -> Float[Array, "B T C"]:
         """Return the normalized states after the last layer, the input of `logits`; arguments as in `__call__`."""
-        given = {"segment_ids": segment_ids, "tokens": tokens, "attention_mask": attention_mask}
-        named = [name for name, value in given.items() if value is not None]
+        options = {"segment_ids": segment_ids, "tokens": tokens, "attention_mask": attention_mask}
+        named = [name for name, value in options.items() if value is not None]
         if len(named) > 1:
-            raise ValueError(f"at most one of {', '.join(given)} may be given: each says what is padding, got {named}")
+            raise ValueError(
+                f"at most one of {', '.join(options)} may be given: each says what is padding, got {named}"
+            )
         if attention_mask is not None or (not named and isinstance(self.config.padding, int)):
             tokens = masked_tokens(ids, attention_mask, self.config.padding)
         elif tokens is None:

@@ -145,23 +145,23 @@ class DiT(Layered):
             rule = f"positions must be ({tokens}, {axes}) or ({batch}, {tokens}, {axes})"
             raise ValueError(f"{rule}, got {positions.shape}")
         extent = grid if extent is None else extent
-        own = {} if step is None else {STEP: jnp.asarray(step, jnp.float32)}
+        schedule = {} if step is None else {STEP: jnp.asarray(step, jnp.float32)}
         patches = images_to_patches(images.reshape(-1, *images.shape[-3:]), config.patch)
         x = self.patch(patches.reshape(batch, tokens, config.pixels))
         if self.encoding.embed is not None:
-            params = {**self.encoding_params(), **own}
+            params = {**self.encoding_params(), **schedule}
             x = call_token_hook("embed", self.encoding.embed, adapt(self.encoding, params, extent), x, positions)
         condition = self._condition(time, labels)
         context = LayerContext(
             {}, TokenPositions(positions), extent, condition=condition.astype(x.dtype), execution=execution
         )
-        shared = tuple({**params, **own} for params in self.shared_params())
+        shared = tuple({**params, **schedule} for params in self.shared_params())
         x, _ = self.layers(execution.shard_states(x), context, shared=shared)
         shift, scale = jnp.split(self.modulation.of(ACTIVATIONS["silu"], condition)[:, None], 2, axis=-1)
         x = self.out(modulated(normed(self.norm, x.astype(jnp.float32)), shift, scale))
         chex.assert_shape(x, (batch, tokens, config.pixels))
-        found = patches_to_images(x.reshape(patches.shape), (grid[-2], grid[-1]), config.patch)
-        return found.reshape(images.shape)
+        output = patches_to_images(x.reshape(patches.shape), (grid[-2], grid[-1]), config.patch)
+        return output.reshape(images.shape)
 
     def _condition(self, time: Float[Array, " B"], labels: Int[Array, " B"] | None) -> Float[Array, "B C"]:
         """Return the vector of each image that adaptive norms read: the sum of those of its time and of its class."""

@@ -111,8 +111,8 @@ class EncoderDecoder(nnx.Module):
         extent = self._own_extents(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
         x = self.embedding(target, execution)
         cross = self.cross_context(encoded, tokens, extent)
-        own = None if target_segments is None else tokens
-        x, _ = self.decoder(x, own, extent, cross_context=cross, execution=execution)
+        own_tokens = None if target_segments is None else tokens
+        x, _ = self.decoder(x, own_tokens, extent, cross_context=cross, execution=execution)
         return self.logits(x)
 
     @checked
@@ -195,4 +195,4 @@ def source_lengths(encoded: EncoderOutput, tokens: TokenPositions) -> int | Int[
         return encoded.states.shape[1]
     sources = jnp.ones(encoded.states.shape[:2], jnp.int32) if sources is None else sources
     targets = jnp.ones((len(sources), 1), jnp.int32) if targets is None else targets
-    return jax.vmap(lambda own, all: jnp.sum((own[:, None] == all).astype(jnp.int32), axis=1))(targets, sources)
+    return jax.vmap(lambda target, all: jnp.sum((target[:, None] == all).astype(jnp.int32), axis=1))(targets, sources)

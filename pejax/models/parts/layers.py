@@ -61,7 +61,7 @@ def linear(
         bias_init: initializer of the bias; None = `uniform_by_fan_in`.
     """
     default = uniform_by_fan_in(inputs)
-    made = Linear(
+    linear = Linear(
         inputs,
         outputs,
         use_bias=bias,
@@ -73,8 +73,8 @@ def linear(
         bias_metadata=named(axes[1]),
         rngs=rngs,
     )
-    made.biased = biased
-    return made
+    linear.biased = biased
+    return linear
 
 
 class Linear(nnx.Linear):
@@ -104,7 +104,7 @@ class Linear(nnx.Linear):
         """Return the bias as an array, 0 where a channel has none; None without a bias."""
         if self.bias is None or not self.biased:
             return None if self.bias is None else self.bias[...]
-        group = np.concatenate([np.full(channels, kept) for channels, kept in self.biased])
+        group = np.concatenate([np.full(channels, is_kept) for channels, is_kept in self.biased])
         return jnp.where(np.tile(group, self.bias.shape[-1] // len(group)), self.bias[...], 0.0)
 
 

@@ -98,8 +98,8 @@ def rolling_step(rolling: Rolling, slots: TokenPositions, tokens: TokenPositions
     first, window = rolling.first, rolling.window
     index, segments = tokens.positions, tokens.segment_ids
     newest = jnp.max(jnp.where(segments != 0, index, -1), axis=1, keepdims=True)
-    kept = (segments != 0) & ((index < first) | (index > newest - window))
-    written = jnp.where(kept, jnp.where(index < first, index, first + (index - first) % window), rolling.slots)
+    is_kept = (segments != 0) & ((index < first) | (index > newest - window))
+    written = jnp.where(is_kept, jnp.where(index < first, index, first + (index - first) % window), rolling.slots)
     write = lambda old, new: write_slots(old, new, written)
     after = TokenPositions(write(slots.positions, index), segment_ids=write(slots.segment_ids, segments))
     count = index.shape[1]
@@ -160,9 +160,9 @@ def _of_a_block(
     joined = lambda old, new: jnp.concatenate([old[:, first:], new], axis=1)
     index = joined(before.positions, tokens.positions)
     segments = jnp.where(index < first, 0, joined(before.segment_ids, tokens.segment_ids))
-    near = Part("window", tokens, TokenPositions(index, segment_ids=segments), rolling.window)
+    window_part = Part("window", tokens, TokenPositions(index, segment_ids=segments), rolling.window)
     if not first:
-        return (near,)
+        return (window_part,)
     limit = rolling.slots - 1 if rolling.renumber else jnp.iinfo(tokens.positions.dtype).max
     queries = tokens._replace(positions=jnp.minimum(tokens.positions, limit))
-    return near, Part("first", queries, jax.tree.map(lambda leaf: leaf[:, :first], after))
+    return window_part, Part("first", queries, jax.tree.map(lambda leaf: leaf[:, :first], after))

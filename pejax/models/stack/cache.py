@@ -54,13 +54,13 @@ class Cache(NamedTuple):
         if self.rolling is not None:
             raise ValueError("a rolling cache cannot be cut, because the tokens that it dropped do not come back")
         if not isinstance(length, Tracer) and not isinstance(self.used, Tracer):
-            kept = np.asarray(length)
-            if kept.min() < 0 or kept.max() > int(self.used):
-                raise ValueError(f"length must be from 0 to used={int(self.used)}, got {kept.tolist()}")
+            lengths = np.asarray(length)
+            if lengths.min() < 0 or lengths.max() > int(self.used):
+                raise ValueError(f"length must be from 0 to used={int(self.used)}, got {lengths.tolist()}")
         length = jnp.asarray(length, jnp.int32)
         is_kept = jnp.arange(self.tokens.positions.shape[-1]) < length.reshape(-1, 1)
-        kept = lambda values: jnp.where(is_kept, values, 0)
-        tokens = TokenPositions(kept(self.tokens.positions), segment_ids=kept(self.tokens.segment_ids))
+        lengths = lambda values: jnp.where(is_kept, values, 0)
+        tokens = TokenPositions(lengths(self.tokens.positions), segment_ids=lengths(self.tokens.segment_ids))
         return self._replace(tokens=tokens, used=jnp.max(length))
 
 

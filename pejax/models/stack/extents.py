@@ -43,12 +43,12 @@ def own_extents(
     """
     if tokens.segment_ids is None:
         return length
-    adapting = [(one, params_of(number)) for number, one in enumerate(encodings) if one.adapt]
+    adapting = [(encoding, params_of(number)) for number, encoding in enumerate(encodings) if encoding.adapt]
     if not (adapting or also):
         return length
     refusal, traced = "", any(isinstance(field, Tracer) for field in tokens)
     try:
-        follow = also or any(follows_extent(*each) for each in adapting)
+        follow = also or any(follows_extent(*arguments) for arguments in adapting)
     except ValueError as refused:  # it must know the extent when it is traced
         follow, refusal = True, str(refused)
     extents: Extent = length

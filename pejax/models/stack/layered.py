@@ -37,16 +37,16 @@ class Layered(nnx.Module):
         for layer in config.layers:
             if layer.cross is not None and cross is None:
                 raise ValueError("cross must be None in the layers of a model without an encoder, got cross-attention")
-            own = config.dims_of(layer)
-            named = make_encoding(layer.attention.pe, own) if encoding is None else encoding
-            kinds.append(LayerKind(layer, own, named, cross))
+            dims = config.dims_of(layer)
+            named = make_encoding(layer.attention.pe, dims) if encoding is None else encoding
+            kinds.append(LayerKind(layer, dims, named, cross))
         self.dims = kinds[0].dims
         self.encodings = tuple(dict.fromkeys(kind.encoding for kind in kinds))
-        for number, one in enumerate(self.encodings):
-            if number and one.embed is not None:
+        for number, made_encoding in enumerate(self.encodings):
+            if number and made_encoding.embed is not None:
                 rule = "only the encoding of the first layer may change the input tokens"
-                raise ValueError(f"{rule}, got {one.spec or 'another one'} in a later layer")
-            position = position_variables(shared_params(one, rngs.params()))
+                raise ValueError(f"{rule}, got {made_encoding.spec or 'another one'} in a later layer")
+            position = position_variables(shared_params(made_encoding, rngs.params()))
             if number:
                 setattr(self, f"encoding_{number}", Holder(position=nnx.data(position)))
             else:

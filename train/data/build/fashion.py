@@ -21,9 +21,12 @@ from train.data.images.fashion import EMBEDDED, PER_CLASS, read_folder
 
 def choose(labels: UInt8[np.ndarray, " N"]) -> Int[np.ndarray, " M"]:
     """Return the indices of the embedded training images, PER_CLASS of every class, ascending."""
-    rank = lambda index: hashlib.sha256(f"fashion-mnist {index}".encode()).digest()
-    chosen = [sorted(np.flatnonzero(labels == label), key=rank)[:PER_CLASS] for label in range(10)]
-    return np.sort(np.concatenate(chosen))
+
+    def rank(index: np.intp) -> bytes:
+        return hashlib.sha256(f"fashion-mnist {index}".encode()).digest()
+
+    indices = [sorted(np.flatnonzero(labels == label), key=rank)[:PER_CLASS] for label in range(10)]
+    return np.sort(np.concatenate(indices))
 
 
 def payload(folder: Path) -> bytes:

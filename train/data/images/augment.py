@@ -47,8 +47,8 @@ def random_crop(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8
 
 def random_flip(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8[np.ndarray, "B S S C"]:
     """Return every image mirrored left to right with probability 1/2."""
-    mirrored = np.asarray([rng.random() < 0.5 for rng in rngs])
-    return np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+    flips = np.asarray([rng.random() < 0.5 for rng in rngs])
+    return np.where(flips[:, None, None, None], images[:, :, ::-1], images)
 
 
 def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
@@ -66,8 +66,8 @@ def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generato
         aspect = math.exp(rng.uniform(*np.log(CROPPED_ASPECT)))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
-            left, top = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
-            box = (left, top, left + w, top + h)
+            x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+            box = (x, y, x + w, y + h)
             break
     if box is None:
         return central_square(picture, size)
@@ -78,8 +78,8 @@ def central_square(picture: Image.Image, size: int, margin: float = 1.0) -> Imag
     """Return the central square, with side `shorter side / margin`, at `size` by `size` pixels."""
     width, height = picture.size
     side = min(width, height) / margin
-    left, top = (width - side) / 2, (height - side) / 2
-    return picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    x, y = (width - side) / 2, (height - side) / 2
+    return picture.resize((size, size), Image.Resampling.BICUBIC, box=(x, y, x + side, y + side))
 
 
 def random_erasing(
@@ -109,5 +109,5 @@ def _erase(image: Float32[np.ndarray, "S S C"], rng: np.random.Generator) -> Non
     fits = (heights < side) & (widths < side)
     if fits.any():
         h, w = heights[fits.argmax()], widths[fits.argmax()]
-        top, left = rng.integers(0, side - h + 1), rng.integers(0, side - w + 1)
-        image[top : top + h, left : left + w] = rng.standard_normal((h, w, image.shape[2]), np.float32)
+        y, x = rng.integers(0, side - h + 1), rng.integers(0, side - w + 1)
+        image[y : y + h, x : x + w] = rng.standard_normal((h, w, image.shape[2]), np.float32)

@@ -59,9 +59,10 @@ def read_embedded() -> tuple[Images, Images]:
         ValueError: the embedded file is damaged.
     """
     content = unpack(EMBEDDED, CONTENT)
-    train, test = np.split(np.frombuffer(content, np.uint8), [10 * PER_CLASS * 785])
-    split = lambda part: np.split(part, [len(part) // 785 * 784])
-    return _images(*split(train)), _images(*split(test))
+    parts = np.split(np.frombuffer(content, np.uint8), [10 * PER_CLASS * 785])
+    # of each part the pixels of all images, 784 of each, then the labels
+    train, test = (_images(*np.split(part, [len(part) // 785 * 784])) for part in parts)
+    return train, test
 
 
 def _images(pixels: np.ndarray, labels: np.ndarray) -> Images:
@@ -82,13 +83,13 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
     """
     if folder and full is False:
         raise ValueError(f"fashion takes a folder or full=False, got folder={folder!r} with full=False")
-    found = None if full is False else _full_set(folder)
-    if found is None and full:
+    full_set = None if full is False else _full_set(folder)
+    if full_set is None and full:
         raise ValueError(f"fashion(full=True) needs folder=..., {DEBIAN} or a prepared TFDS copy, got none of them")
-    train, test, origin = found or (*read_embedded(), "embedded")
+    train, test, origin = full_set or (*read_embedded(), "embedded")
     return Dataset(
-        train=train.resized(size).in_memory(),
-        test=test.resized,
+        train=train.at_size(size).in_memory(),
+        test=test.at_size,
         classes=CLASSES,
         channels=1,
         size=size,
@@ -97,16 +98,16 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
         mirror=True,
         note=f"Fashion-MNIST, {len(train):,} training images ({origin}); "
         "28 px resized bicubic: antialiased below 28, upsampled above",
-        train_at=train.resized,
+        train_at=train.at_size,
         identity=f"fashion-{len(train)}-{hashlib.sha256(train.labels.tobytes()).hexdigest()[:8]}",
     )
 
 
 def _full_set(folder: str) -> tuple[Images, Images, str] | None:
     """Return the full training set, the test set and their origin, or None if they are not found."""
-    published = Path(folder) if folder else DEBIAN
-    if any((published / f"{name}.gz").exists() for name in FILES):
-        return *read_folder(published), str(published)
+    source = Path(folder) if folder else DEBIAN
+    if any((source / f"{name}.gz").exists() for name in FILES):
+        return *read_folder(source), str(source)
     copy = find(folder or "fashion_mnist")
     if copy is not None:
         builder = open_prepared(str(copy))

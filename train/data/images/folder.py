@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from train.data.bad import left_out, without
+from train.data.bad import identity_suffix, note_suffix
 from train.data.images.augment import central_square
 from train.data.images.decode import decode
 from train.data.images.scan import file_mark, intact
@@ -48,8 +48,9 @@ class Files:
         except OSError as refused:
             raise CorruptImage(str(path), refused.strerror) from None
         picture = decode(encoded, 3, str(path))
-        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
-        return as_array(shown), self.labels[index]
+        if self.size is not None:
+            picture = central_square(picture, self.size, 1 / self.shown)
+        return as_array(picture), self.labels[index]
 
     def mark(self, index: int) -> str:
         """Return the path, the size and the last change of a file.
@@ -82,12 +83,12 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         raise ValueError(f"folder must be a directory, got {path!r}")
     note, parts = central(shown), _parts(root)
     names = tuple(next(iter(parts.values())))
-    kept, skipped = _intact(parts, root, on_error)
-    train, test = kept if len(kept) == 2 else _split(kept[0], root)
-    labeled = [
+    splits, skipped = _intact(parts, root, on_error)
+    train, test = splits if len(splits) == 2 else _split(splits[0], root)
+    pairs = [
         [(file, label) for label, name in enumerate(names) for file in part.get(name, ())] for part in (train, test)
     ]
-    (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in labeled)
+    (train_files, train_labels), (test_files, test_labels) = (tuple(zip(*part, strict=True)) for part in pairs)
     return Dataset(
         train=Files(train_files, train_labels),
         test=lambda side: Files(test_files, test_labels, side, shown),
@@ -97,8 +98,8 @@ def folder(size: int, *, path: str, on_error: str = "stop", shown: float = SHOWN
         mean=MEAN,
         std=STD,
         mirror=True,
-        note=f"{root.name}: {note}{left_out(skipped)}",
-        identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}{without(skipped)}",
+        note=f"{root.name}: {note}{note_suffix(skipped)}",
+        identity=f"{root.name}-{_digest(root, (*train_files, *test_files))}{identity_suffix(skipped)}",
     )
 
 
@@ -126,8 +127,8 @@ def _parts(root: Path) -> dict[Path, Classes]:
         if held_out.samefile(root / "train"):
             raise ValueError(f"the test images must be in another folder than those trained on, got {held_out}")
         folders = [root / "train", held_out]
-    found = {folder: _classes(folder) for folder in folders}
-    train, *tests = found.values()
+    parts = {folder: _classes(folder) for folder in folders}
+    train, *tests = parts.values()
     unknown = sorted({name for test in tests for name in test} - set(train))
     if unknown:
         rule = "the test images must be of the classes trained on"
@@ -136,30 +137,31 @@ def _parts(root: Path) -> dict[Path, Classes]:
         raise ValueError(
             f"a folder of images must hold at least two classes, got {', '.join(train)!r} in {str(root)!r}"
         )
-    return found
+    return parts
 
 
 def _intact(parts: Mapping[Path, Classes], root: Path, on_error: str) -> tuple[list[Classes], int]:
     """Return what can be decoded of the images of all parts, and how many images are left out."""
-    files = [file for part in parts.values() for inside in part.values() for file in inside]
-    kept = {files[index] for index in intact(Files(files, [0] * len(files)), root, f"images of {root}", on_error)}
-    found = []
+    files = [file for part in parts.values() for images in part.values() for file in images]
+    indices = intact(Files(files, [0] * len(files)), root, f"images of {root}", on_error)
+    readable = {files[index] for index in indices}
+    splits = []
     for folder, part in parts.items():
-        found.append({name: [file for file in inside if file in kept] for name, inside in part.items()})
-        _require_images(found[-1], folder)
-    return found, len(files) - len(kept)
+        splits.append({name: [file for file in images if file in readable] for name, images in part.items()})
+        _require_images(splits[-1], folder)
+    return splits, len(files) - len(readable)
 
 
 def _classes(root: Path) -> Classes:
     """Return what the class subfolders of a folder have that is an image by its name."""
-    found = {}
+    classes = {}
     for entry in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-        inside = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
-        found[entry.name] = sorted(file for file in inside if file.suffix.lower() in SUFFIXES)
-    if not found:
+        paths = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
+        classes[entry.name] = sorted(file for file in paths if file.suffix.lower() in SUFFIXES)
+    if not classes:
         raise ValueError(f"a folder of images must have a subfolder per class, got {str(root)!r} with none")
-    _require_images(found, root)
-    return found
+    _require_images(classes, root)
+    return classes
 
 
 def _require_images(classes: Mapping[str, Sequence[Path]], root: Path) -> None:
@@ -174,14 +176,14 @@ def _split(classes: Classes, root: Path) -> tuple[Classes, Classes]:
     for name, files in classes.items():
         if len(files) < 2:
             raise ValueError(f"a class to split must hold two images, got {str(root / name)!r} with {len(files)}")
-        drawn = sorted(
+        ranking = sorted(
             files,
             key=lambda file: hashlib.sha256(
                 file.relative_to(root).as_posix().encode(errors="surrogateescape")
             ).digest(),
         )
         count = max(1, round(HELD_OUT * len(files)))
-        test[name], train[name] = sorted(drawn[:count]), sorted(drawn[count:])
+        test[name], train[name] = sorted(ranking[:count]), sorted(ranking[count:])
     return train, test
 
 

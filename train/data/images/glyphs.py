@@ -21,7 +21,7 @@ LICENSES = Path(__file__).parents[1] / "glyph_licenses"
 CONTENT = "ca915e33221526ef1001bb24d45e10f1fed2d71f9eafde7c44fabdd304cad1c1"
 EM = 2000
 CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-CLASSES = tuple("O0" if one == "O" else "I1" if one == "I" else one for one in CHARACTERS if one not in "01")
+CLASSES = tuple({"O": "O0", "I": "I1"}.get(letter, letter) for letter in CHARACTERS if letter not in "01")
 """The characters of each class."""
 COUNTS = {"train": 10_000, "test": 5_000}
 SEEDS = {"train": 0, "test": 1}
@@ -67,9 +67,9 @@ def _draw(
     split: str, labels: Int[np.ndarray, " N"], draws: Float[np.ndarray, "N draws"], size: int
 ) -> UInt8[np.ndarray, "N S S"]:
     which, font, *placement, paper, ink = draws.T
-    chosen, owner, begin = glyph_edges(split, labels, which, font)
-    covered = coverage(size * placed(chosen, owner, begin, *placement), owner, len(labels), size)
-    return inked(covered, paper, ink)
+    edges, owner, begin = glyph_edges(split, labels, which, font)
+    fractions = coverage(size * place(edges, owner, begin, *placement), owner, len(labels), size)
+    return shade(fractions, paper, ink)
 
 
 def glyph_edges(
@@ -93,15 +93,15 @@ def glyph_edges(
     return edges[np.arange(len(owner)) + (first[glyph] - begin)[owner]], owner, begin
 
 
-def inked(
-    covered: Float[np.ndarray, "N S S"], paper: Float[np.ndarray, " N"], ink: Float[np.ndarray, " N"]
+def shade(
+    fractions: Float[np.ndarray, "N S S"], paper: Float[np.ndarray, " N"], ink: Float[np.ndarray, " N"]
 ) -> UInt8[np.ndarray, "N S S"]:
     """Return covered fractions as gray pixels: light ink on dark paper, both by uniform random numbers in [0, 1]."""
     dark, light = 0.35 * paper[:, None, None], 0.55 + 0.45 * ink[:, None, None]
-    return np.rint(255 * (dark + (light - dark) * covered)).astype(np.uint8)
+    return np.rint(255 * (dark + (light - dark) * fractions)).astype(np.uint8)
 
 
-def placed(
+def place(
     edges: Float[np.ndarray, "E 2 2"],
     owner: Int[np.ndarray, " E"],
     begin: Int[np.ndarray, " N"],
@@ -118,7 +118,7 @@ def placed(
     degrees; its larger side becomes 0.55 to 0.85; its center moves by up to 0.1 along both axes, and a margin of 0.05
     remains.
     """
-    edges, low, high = distorted(edges, owner, begin, aspect, turn, slant)
+    edges, low, high = distort(edges, owner, begin, aspect, turn, slant)
     scale = (0.55 + 0.3 * extent)[:, None] / (high - low).max(axis=1, keepdims=True)
     free = np.minimum(0.9 - scale * (high - low), 0.2)
     center = 0.5 + free * (np.stack([right, down], axis=1) - 0.5)
@@ -126,7 +126,7 @@ def placed(
     return scale[owner, None] * edges + shift[owner, None]
 
 
-def distorted(
+def distort(
     edges: Float[np.ndarray, "E 2 2"],
     owner: Int[np.ndarray, " E"],
     begin: Int[np.ndarray, " N"],
@@ -153,8 +153,10 @@ def font_edges(split: str) -> tuple[Float[np.ndarray, "E 2 2"], Int[np.ndarray, 
     for font in fonts:
         glyphs = [[next(polygons) for _ in lengths] for lengths in font["lengths"]]
         if font["split"] == split:
-            closed = [[np.stack([one, np.roll(one, -1, axis=0)], axis=1) for one in glyph] for glyph in glyphs]
-            outlines += [np.concatenate(glyph) for glyph in closed]
+            loops = [
+                [np.stack([polygon, np.roll(polygon, -1, axis=0)], axis=1) for polygon in glyph] for glyph in glyphs
+            ]
+            outlines += [np.concatenate(glyph) for glyph in loops]
     begin = np.cumsum([0, *map(len, outlines[:-1])])
     return np.concatenate(outlines), begin
 

@@ -59,14 +59,14 @@ def draw(split: str, size: int, frames: int = 0) -> MadeImages:
     """
     labels = (np.arange(glyphs.COUNTS[split]) % len(glyphs.CLASSES)).astype(np.uint8)
 
-    def some(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M F S S 1"]:
+    def make_part(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M F S S 1"]:
         draws = np.stack([np.random.default_rng([SEEDS[split], index]).random(DRAWS) for index in indices])
         return _draw(split, labels[indices], draws, size, max(frames, 1))
 
     def make(indices: Int[np.ndarray, " M"]) -> UInt8[np.ndarray, "M *F S S 1"]:
         step = max(1, AT_ONCE // max(frames, 1))
-        found = np.concatenate([some(part) for part in np.split(indices, range(step, len(indices), step))])
-        return found if frames else found[:, 0]
+        videos = np.concatenate([make_part(part) for part in np.split(indices, range(step, len(indices), step))])
+        return videos if frames else videos[:, 0]
 
     return MadeImages(labels, make)
 
@@ -76,15 +76,15 @@ def _draw(
 ) -> UInt8[np.ndarray, "N F S S 1"]:
     which, font, extent, aspect, turn, slant, paper, ink = draws[:, :8].T
     edges, owner, begin = glyphs.glyph_edges(split, labels, which, font)
-    edges, low, high = glyphs.distorted(edges, owner, begin, aspect, turn, slant)
+    edges, low, high = glyphs.distort(edges, owner, begin, aspect, turn, slant)
     scale = (LEAST + (MOST - LEAST) * extent)[:, None] / (high - low).max(axis=1, keepdims=True)
     corner = places(draws[:, 8:10], draws[:, 10:12], frames) * (1 - scale * (high - low))[:, None]
     shift = corner - (scale * low)[:, None]
-    moved = (scale[owner, None] * edges)[:, None] + shift[owner][:, :, None]  # (E, F, 2, 2)
+    paths = (scale[owner, None] * edges)[:, None] + shift[owner][:, :, None]  # (E, F, 2, 2)
     picture = owner[:, None] * frames + np.arange(frames)
-    covered = coverage(size * moved.reshape(-1, 2, 2), picture.reshape(-1), len(labels) * frames, size)
-    every = lambda numbers: np.repeat(numbers, frames)
-    return glyphs.inked(covered, every(paper), every(ink)).reshape(len(labels), frames, size, size, 1)
+    fractions = coverage(size * paths.reshape(-1, 2, 2), picture.reshape(-1), len(labels) * frames, size)
+    shades = glyphs.shade(fractions, np.repeat(paper, frames), np.repeat(ink, frames))
+    return shades.reshape(len(labels), frames, size, size, 1)
 
 
 def places(phase: Float[np.ndarray, "N 2"], speed: Float[np.ndarray, "N 2"], frames: int) -> Float[np.ndarray, "N F 2"]:
@@ -96,5 +96,5 @@ def places(phase: Float[np.ndarray, "N 2"], speed: Float[np.ndarray, "N 2"], fra
         frames: F.
     """
     velocity = SLOWEST + (FASTEST - SLOWEST) * speed
-    turned = 2 * phase[:, None] + velocity[:, None] * np.arange(frames)[:, None]
-    return np.abs(turned % 2 - 1)
+    travel = 2 * phase[:, None] + velocity[:, None] * np.arange(frames)[:, None]
+    return np.abs(travel % 2 - 1)

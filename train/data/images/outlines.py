@@ -26,9 +26,9 @@ def coverage(
     inside = (row >= 0) & (row < size) & (column < size)
     column, right = np.maximum(column, 0), np.where(column < 0, 1.0, column + 1 - middle[:, 0])
     cell = ((owner[which] * size + row) * (size + 1) + column)[inside]
-    own, rest = (height * right)[inside], (height * (1 - right))[inside]
+    in_cell, in_next = (height * right)[inside], (height * (1 - right))[inside]
     cells = images * size * (size + 1)
-    steps = np.bincount(cell, own, cells) + np.bincount(cell + 1, rest, cells)
+    steps = np.bincount(cell, in_cell, cells) + np.bincount(cell + 1, in_next, cells)
     winding = np.cumsum(steps.reshape(images, size, size + 1), axis=2)[:, :, :size]
     return np.minimum(np.abs(winding), 1.0)
 
@@ -51,5 +51,5 @@ def _pieces(
     order = np.argsort(edge + np.minimum(time, 1 - 2**-30), kind="stable")
     edge, time = edge[order], time[order]
     until = np.where(np.append(edge[1:] != edge[:-1], True), 1.0, np.append(time[1:], 1.0))
-    at = lambda moment: start[edge] + moment[:, None] * along[edge]
-    return at(time), at(until), edge
+    begin, end = (start[edge] + moment[:, None] * along[edge] for moment in (time, until))
+    return begin, end, edge

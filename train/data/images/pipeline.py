@@ -56,8 +56,8 @@ def train_batches(
     order = grain.MapDataset.range(len(ds.train)).seed(seed).shuffle()
     batches = order.batch(-(-batch // augment.repeats), drop_remainder=True, batch_fn=np.asarray).repeat()
     batches = batches.map(lambda indices: np.repeat(indices, augment.repeats)[:batch])
-    made = batches.random_map(partial(train_batch, ds, augment, range(batch) if rows is None else rows))
-    return _iterator(made[step:], ds.train)
+    batches = batches.random_map(partial(train_batch, ds, augment, range(batch) if rows is None else rows))
+    return _iterator(batches[step:], ds.train)
 
 
 def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIterator[Batch]":
@@ -65,11 +65,6 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIter
 
     The order is a golden-ratio sequence, so that the first N images are a representative sample of a source that is
     sorted by class.
-
-    Args:
-        ds: the data set.
-        size: side of the images, pixels.
-        batch: images per batch, B.
 
     Returns:
         Batches `{"image": (B, size, size, C) float32, normalized, "label": (B,) int32}`.
@@ -125,18 +120,17 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
         indices: indices of the images of all rows.
         rng: generator of the augmentation; each row has a generator of its own, drawn from it.
     """
+    # seeds are drawn for all rows, so that a row is the same whichever process makes it
     seeds = rng.integers(2**63, size=len(indices))[rows.start : rows.stop]
     rngs, indices = [np.random.default_rng(int(seed)) for seed in seeds], indices[rows.start : rows.stop]
     if isinstance(ds.train, Images):
         pixels, labels = ds.train.images[indices], ds.train.labels[indices]
         pixels = random_crop(pixels, rngs) if augment.crop else pixels
     else:
-        found = [ds.train[int(index)] for index in indices]
-        crop = lambda image, rng: (
-            random_resized_crop(image, ds.size, rng) if augment.crop else central_square(image, ds.size)
-        )
-        pixels = np.stack([as_array(crop(as_picture(image), rng)) for (image, _), rng in zip(found, rngs, strict=True)])
-        labels = np.asarray([label for _, label in found])
+        examples = [ds.train[int(index)] for index in indices]
+        pairs = zip(examples, rngs, strict=True)
+        pixels = np.stack([_square(image, ds.size, rng if augment.crop else None) for (image, _), rng in pairs])
+        labels = np.asarray([label for _, label in examples])
     if augment.flip and ds.mirror:
         pixels = random_flip(pixels, rngs)
     if augment.rand_augment:
@@ -153,13 +147,16 @@ def train_batch(ds: Dataset, augment: Augment, rows: range, indices: np.ndarray,
     return {"image": images, "label": labels.astype(np.int32)}
 
 
+def _square(
+    image: UInt8[np.ndarray, "H W C"], size: int, rng: np.random.Generator | None
+) -> UInt8[np.ndarray, "S S C"]:
+    """Return a random part of an image at `size` by `size` pixels; without a generator, its central square."""
+    picture = as_picture(image)
+    return as_array(central_square(picture, size) if rng is None else random_resized_crop(picture, size, rng))
+
+
 def normalized_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch:
     """Return the normalized images of one size and the labels at some indices of a source.
-
-    Args:
-        ds: the data set, which says how images are normalized.
-        source: images of one size.
-        indices: indices in the source.
 
     Returns:
         A batch as those of `evaluation_batches`.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from train.data.bad import left_out, without
+from train.data.bad import identity_suffix, note_suffix
 from train.data.images.augment import central_square
 from train.data.images.decode import decode
 from train.data.images.folder import MEAN, SHOWN, STD, central
@@ -24,7 +24,7 @@ IN_MEMORY = 64
 
 
 class Records:
-    """A source of the records of one split, or of those at the indices `kept`."""
+    """A source of the records of one split, or of those at `indices`."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Records:
         split: str,
         size: int | None = None,
         shown: float = SHOWN,
-        kept: Sequence[int] | None = None,
+        indices: Sequence[int] | None = None,
     ) -> None:
         """Open a split; images are central squares of `size`; if `size` is None, images are not cropped."""
         import tensorflow_datasets
@@ -43,12 +43,12 @@ class Records:
         self.name, self.size = f"{builder.info.full_name} {split}", size
         shards = "\n".join(file_mark(Path(shard)) for shard in builder.info.splits[split].filepaths)
         self.shards = hashlib.sha256(os.fsencode(shards)).hexdigest()
-        self.shown, self.kept = shown, range(len(self.records)) if kept is None else kept
+        self.shown, self.indices = shown, range(len(self.records)) if indices is None else indices
         self.channels = 1 if builder.info.features[self.image].shape[-1] == 1 else 3
 
     def __len__(self) -> int:
         """Return the number of images."""
-        return len(self.kept)
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[UInt8[np.ndarray, "H W C"], int]:
         """Return one image and its label.
@@ -56,18 +56,19 @@ class Records:
         Raises:
             CorruptImage: it cannot be decoded.
         """
-        at = self.kept[index]
+        at = self.indices[index]
         try:
             record = read_record(self.records, at, self.name)
         except ValueError as broken:
             raise CorruptImage(f"{self.name} {at}", broken) from None
         picture = decode(record[self.image], self.channels, f"{self.name} {at}")
-        shown = picture if self.size is None else central_square(picture, self.size, 1 / self.shown)
-        return as_array(shown), int(record[self.label])
+        if self.size is not None:
+            picture = central_square(picture, self.size, 1 / self.shown)
+        return as_array(picture), int(record[self.label])
 
     def mark(self, index: int) -> str:
         """Return the number of the record, with a digest of the paths, sizes and last changes of the split's files."""
-        return f"{self.kept[index]} of {self.shards}"
+        return f"{self.indices[index]} of {self.shards}"
 
     def in_memory(self) -> Images:
         """Return the same images in memory; they must have one size."""
@@ -100,33 +101,33 @@ def tfds(size: int, *, name: str, test: str = "", on_error: str = "stop", shown:
         if split not in builder.info.splits:
             raise ValueError(f"tfds {name} must have the split {split!r}, got {', '.join(builder.info.splits)}")
     image, label = keys(builder)
-    train, tested = (_intact(builder, split, on_error) for split in ("train", held_out))
-    skipped = sum(len(one.records) - len(one) for one in (train, tested))
+    train, test_records = (_intact(builder, split, on_error) for split in ("train", held_out))
+    skipped = sum(len(records.records) - len(records) for records in (train, test_records))
     height, width = builder.info.features[image].shape[:2]
     small = height is not None and height == width <= IN_MEMORY
-    cropped = partial(Records, builder, held_out, shown=shown, kept=tested.kept)
-    resized = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
-    whole = train.in_memory() if small else None
+    squares = partial(Records, builder, held_out, shown=shown, indices=test_records.indices)
+    method = "resized bicubic: antialiased where it shrinks, upsampled where it grows"
+    originals = train.in_memory() if small else None
     return Dataset(
-        train=train if whole is None else whole.resized(size).in_memory(),
-        train_at=None if whole is None else whole.resized,
-        test=tested.in_memory().resized if small else cropped,
+        train=train if originals is None else originals.at_size(size).in_memory(),
+        train_at=None if originals is None else originals.at_size,
+        test=test_records.in_memory().at_size if small else squares,
         classes=tuple(builder.info.features[label].names),
         channels=train.channels,
         size=size,
         mean=MEAN if train.channels == 3 else (float(np.mean(MEAN)),),
         std=STD if train.channels == 3 else (float(np.mean(STD)),),
         mirror=True,
-        note=f"{builder.info.full_name}: {f'{height} px {resized}' if small else central(shown)}{left_out(skipped)}",
-        identity=f"tfds-{builder.info.full_name}{without(skipped)}",
+        note=f"{builder.info.full_name}: {f'{height} px {method}' if small else central(shown)}{note_suffix(skipped)}",
+        identity=f"tfds-{builder.info.full_name}{identity_suffix(skipped)}",
     )
 
 
 def _intact(builder: Any, split: str, on_error: str) -> Records:
     """Return the records of a split whose images can be decoded."""
-    whole = Records(builder, split)
-    kept = intact(whole, Path(builder.data_dir) / split, f"images of {whole.name}", on_error)
-    return Records(builder, split, kept=kept)
+    records = Records(builder, split)
+    indices = intact(records, Path(builder.data_dir) / split, f"images of {records.name}", on_error)
+    return Records(builder, split, indices=indices)
 
 
 def keys(builder: Any) -> tuple[str, str]:
@@ -137,8 +138,8 @@ def keys(builder: Any) -> tuple[str, str]:
     """
     import tensorflow_datasets
 
-    features, wanted = builder.info.features, ("Image", "ClassLabel")
-    kinds = tuple(getattr(tensorflow_datasets.features, kind) for kind in wanted)
+    features, names = builder.info.features, ("Image", "ClassLabel")
+    kinds = tuple(getattr(tensorflow_datasets.features, kind) for kind in names)
     pair = builder.info.supervised_keys or ("image", "label")
     if len(pair) != 2 or not all(
         key in features and isinstance(features[key], kind) for key, kind in zip(pair, kinds, strict=True)

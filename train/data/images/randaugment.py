@@ -91,8 +91,8 @@ def _translate_y(picture: Image.Image, level: float, rng: np.random.Generator) -
 
 def _posterize(picture: Image.Image, level: float, rng: np.random.Generator) -> Image.Image:
     bits = 4 - int(4 * level)
-    kept = 256 - 2 ** (8 - bits)
-    return picture.point([value & kept for value in range(256)] * len(picture.getbands()))
+    mask = 256 - 2 ** (8 - bits)
+    return picture.point([value & mask for value in range(256)] * len(picture.getbands()))
 
 
 def _solarize(picture: Image.Image, level: float, rng: np.random.Generator) -> Image.Image:
@@ -100,8 +100,8 @@ def _solarize(picture: Image.Image, level: float, rng: np.random.Generator) -> I
 
 
 def _solarize_add(picture: Image.Image, level: float, rng: np.random.Generator) -> Image.Image:
-    added = int(110 * level)
-    table = [min(255, value + added) if value < 128 else value for value in range(256)]
+    step = int(110 * level)
+    table = [min(255, value + step) if value < 128 else value for value in range(256)]
     return picture.point(table * len(picture.getbands()))
 
 

@@ -1,15 +1,12 @@
 """Every image in files is decoded once before anything is trained, so that none that is corrupt stops a run half-way.
 
-If that took long, what was intact is remembered in the cache folder of the user, `$XDG_CACHE_HOME/pejax` or
-`~/.cache/pejax`, by the name, the size and the last change of its file: the next program decodes only what is new. The
-folder may be deleted.
+If that took long, what was intact is remembered in the cache folder of the user (`train.data.user_cache`), by the name,
+the size and the last change of its file: the next program decodes only what is new.
 """
 
-import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +19,7 @@ from jaxtyping import UInt64
 
 from train.data.bad import require_readable, say
 from train.data.images.source import CorruptImage, Source
+from train.data.user_cache import cache_file, keep, read_kept
 
 VERSION = 1
 """Counted up where `decode` refuses more: what earlier versions found intact is decoded again."""
@@ -61,37 +59,32 @@ def intact(source: Marked, place: Path, what: str, on_error: str) -> Sequence[in
         BadData: there are corrupt images, and `on_error` is `stop`.
         ValueError: all are corrupt, or another `on_error`.
     """
-    found = corrupt(source, place)
-    bad = [f"{one.name}: {one.reason}" for one in found.values()]
+    faults = corrupt(source, place)
+    bad = [f"{fault.name}: {fault.reason}" for fault in faults.values()]
     require_readable(bad, len(source), what, on_error)
-    return [index for index in range(len(source)) if index not in found]
+    return [index for index in range(len(source)) if index not in faults]
 
 
 def corrupt(source: Marked, place: Path) -> dict[int, CorruptImage]:
-    """Return by index why images cannot be decoded; what was intact before and has not changed is not decoded again.
-
-    Args:
-        source: the images.
-        place: the folder that they are in.
-    """
-    found: dict[int, CorruptImage] = {}
-    marks = np.asarray([_digest(source, index, found) for index in range(len(source))], np.uint64)
+    """Return by index why images cannot be decoded; what was intact before and has not changed is not decoded again."""
+    faults: dict[int, CorruptImage] = {}
+    marks = np.asarray([_digest(source, index, faults) for index in range(len(source))], np.uint64)
     cache = _cache_file(place)
     todo = np.flatnonzero(~np.isin(marks, _read(cache)))
-    todo = todo[~np.isin(todo, list(found))]
+    todo = todo[~np.isin(todo, list(faults))]
     sound = np.ones(len(marks), bool)
-    sound[[*found, *todo]] = False
+    sound[[*faults, *todo]] = False
     begun = time.perf_counter()
     try:
-        _decode(source, todo, found, sound)
+        _decode(source, todo, faults, sound)
     finally:  # after Ctrl-C, too
         if time.perf_counter() - begun > KEPT_SECONDS:
-            _write(cache, marks[sound])
-    return dict(sorted(found.items()))
+            keep(cache, marks[sound].tobytes())
+    return dict(sorted(faults.items()))
 
 
-def _decode(source: Marked, todo: np.ndarray, found: dict[int, CorruptImage], sound: np.ndarray) -> None:
-    """Decode images, and enter each into `found` or `sound`."""
+def _decode(source: Marked, todo: np.ndarray, faults: dict[int, CorruptImage], sound: np.ndarray) -> None:
+    """Decode images, and enter each into `faults` or `sound`."""
 
     def fault(index: int) -> CorruptImage | None:
         try:
@@ -107,11 +100,11 @@ def _decode(source: Marked, todo: np.ndarray, found: dict[int, CorruptImage], so
             for index, broken in zip(part, threads.map(fault, part), strict=True):
                 sound[index] = broken is None
                 if broken is not None:
-                    found[index] = broken
+                    faults[index] = broken
             now, done = time.perf_counter(), begin + len(part)
             if now - said > EVERY_SECONDS and done < len(todo):
-                left = (now - begun) * (len(todo) / done - 1)
-                say(f"preparing · looked at {done:,} of {len(todo):,} images · {left:.0f} s left")
+                remaining_seconds = (now - begun) * (len(todo) / done - 1)
+                say(f"preparing · looked at {done:,} of {len(todo):,} images · {remaining_seconds:.0f} s left")
                 said = now
 
 
@@ -122,19 +115,19 @@ def file_mark(path: Path) -> str:
         CorruptImage: it is a link to nothing, or a pipe or a device, whose reading may never end.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as refused:
         raise CorruptImage(f"{path}", "a link to nothing" if path.is_symlink() else refused.strerror) from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise CorruptImage(f"{path}", "a pipe or a device")
-    return f"{path.absolute()} {found.st_size} {found.st_ctime_ns}"
+    return f"{path.absolute()} {status.st_size} {status.st_ctime_ns}"
 
 
-def _digest(source: Marked, index: int, found: dict[int, CorruptImage]) -> int:
+def _digest(source: Marked, index: int, faults: dict[int, CorruptImage]) -> int:
     try:
         mark = source.mark(index)
     except CorruptImage as broken:
-        found[index] = broken
+        faults[index] = broken
         return 0
     content = f"{VERSION} {PIL.__version__} {mark}".encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
@@ -142,23 +135,10 @@ def _digest(source: Marked, index: int, found: dict[int, CorruptImage]) -> int:
 
 def _cache_file(place: Path) -> Path:
     """Return the file in the user's cache with the digests of what was intact in a folder."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return base / "pejax" / f"intact-{hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]}"
+    return cache_file(f"intact-{hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]}")
 
 
 def _read(cache: Path) -> UInt64[np.ndarray, " N"]:
     """Return the digests in a cache file; none where there is no such file."""
-    try:
-        content = cache.read_bytes()
-    except OSError:
-        return np.zeros(0, np.uint64)
+    content = read_kept(cache)
     return np.frombuffer(content[: len(content) // 8 * 8], np.uint64)
-
-
-def _write(cache: Path, marks: UInt64[np.ndarray, " N"]) -> None:
-    """Keep digests, where that is possible: a program never ends because of its cache."""
-    with contextlib.suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache.parent, delete=False) as beside:
-            beside.write(marks.tobytes())
-        os.replace(beside.name, cache)

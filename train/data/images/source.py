@@ -70,11 +70,13 @@ class Images:
         """Return the source with some of the images."""
         return Images(*self.batch(indices))
 
-    def resized(self, size: int) -> "MadeImages":
+    def at_size(self, size: int) -> "MadeImages":
         """Return the source with all images resized to `size` by `size` pixels, each when it is read."""
         if self.images.shape[1:3] == (size, size):
             return MadeImages(self.labels, lambda indices: self.images[indices])
-        return MadeImages(self.labels, lambda indices: np.stack([resize(self.images[one], size) for one in indices]))
+        return MadeImages(
+            self.labels, lambda indices: np.stack([resize(self.images[index], size) for index in indices])
+        )
 
 
 class MadeImages:
@@ -107,7 +109,7 @@ class MadeImages:
 
     def subset(self, indices: Integer[np.ndarray, " M"]) -> "MadeImages":
         """Return the source with some of the images."""
-        return MadeImages(self.labels[indices], lambda some: self.make(indices[some]))
+        return MadeImages(self.labels[indices], lambda positions: self.make(indices[positions]))
 
     def in_memory(self) -> Images:
         """Return the source with all its images made.
@@ -115,9 +117,9 @@ class MadeImages:
         Raises:
             ValueError: they do not fit into memory.
         """
-        one = self[0][0]
-        sides = " x ".join(map(str, one.shape[:-1]))
-        require_room(len(self) * one.size, host_memory(), f"{len(self):,} images of {sides} pixels")
+        image = self[0][0]
+        sides = " x ".join(map(str, image.shape[:-1]))
+        require_room(len(self) * image.size, host_memory(), f"{len(self):,} images of {sides} pixels")
         parts = [self.make(part) for part in np.split(np.arange(len(self)), range(CHUNK, len(self), CHUNK))]
         return Images(np.concatenate(parts), self.labels)
 
@@ -148,9 +150,9 @@ def unpack(path: Path, digest: str) -> bytes:
         content = lzma.decompress(path.read_bytes())
     except lzma.LZMAError as broken:
         raise ValueError(f"{path} must be the embedded file of this version, got a damaged one: {broken}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != digest:
-        raise ValueError(f"{path} must hold content of sha256 {digest[:16]}..., got {found[:16]}...")
+    content_digest = hashlib.sha256(content).hexdigest()
+    if content_digest != digest:
+        raise ValueError(f"{path} must hold content of sha256 {digest[:16]}..., got {content_digest[:16]}...")
     return content
 
 
@@ -184,7 +186,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     same for every run.
 
     Args:
-        dataset: whose training images can be had at any size.
+        dataset: one whose training images can be had at any size.
         fraction: fraction of the training images; at least one is held out, and at least one is trained on.
 
     Raises:
@@ -194,12 +196,12 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     if draw is None or not isinstance(train, Images):
         raise ValueError(f"validation must be 0 where the images are read from files, got {fraction}")
     order = np.random.default_rng(VALIDATION_SEED).permutation(len(train))
-    held, kept = np.split(order, [min(max(1, round(fraction * len(train))), len(train) - 1)])
+    held_indices, train_indices = np.split(order, [min(max(1, round(fraction * len(train))), len(train) - 1)])
     return dataclasses.replace(
         dataset,
-        train=train.subset(np.sort(kept)),
-        test=lambda *at: draw(*at).subset(np.sort(held)),
-        note=f"{dataset.note}; {len(held):,} training images, not trained on, are evaluated on",
-        identity=f"{dataset.identity}-validation-{len(held)}",
-        train_at=lambda *at: draw(*at).subset(np.sort(kept)),
+        train=train.subset(np.sort(train_indices)),
+        test=lambda *at: draw(*at).subset(np.sort(held_indices)),
+        note=f"{dataset.note}; {len(held_indices):,} training images, not trained on, are evaluated on",
+        identity=f"{dataset.identity}-validation-{len(held_indices)}",
+        train_at=lambda *at: draw(*at).subset(np.sort(train_indices)),
     )

@@ -5,10 +5,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from train.data.bad import require_readable
-from train.data.text.source import HELD_OUT, Corpus, Texts, checked_fraction, decoded, divided
+from train.data.text.source import HELD_OUT, Corpus, Texts, decode_text, hold_out, require_fraction
 
 
 def file(
@@ -41,19 +42,19 @@ def file(
     """
     if "\n" in separator:
         raise ValueError(f"separator must be one line, got {separator!r}")
-    read = lambda file: (_documents(file, separator), [])
+    read = partial(_documents, separator=separator)
     source, files = Path(path).expanduser(), _files(path, ".txt")
     documents, skipped = _read_all(files, read, f"texts of {path}", on_error)
     if isinstance(held_out, str):
-        held, more = _held_out(held_out, ".txt", files, read, "texts", on_error)
-        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + more, tokenizer)
+        held, held_skipped = _read_held_out(held_out, ".txt", files, read, "texts", on_error)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + held_skipped, tokenizer)
     if separator or not source.is_file():
-        return _divided_file(source, documents, held_out, skipped, tokenizer)
+        return _corpus_of_one_source(source, documents, held_out, skipped, tokenizer)
     (text,) = documents.values()
-    at = _line_begin(text, 1 - checked_fraction(held_out), source)
+    at = _line_begin(text, 1 - require_fraction(held_out), source)
     last = f"its last {held_out:.0%}"
     note = f"{source.name}, one document, held out: {last}"
-    return Texts((text[:at],), (text[at:],), (last,), source.stem, note).encoded(tokenizer)
+    return Texts((text[:at],), (text[at:],), (last,), source.stem, note).tokenize(tokenizer)
 
 
 def jsonl(
@@ -79,26 +80,22 @@ def jsonl(
         ValueError: no such file, invalid UTF-8, a line that is not JSON or lacks the key, no training or held-out
             document, or the tokenizer refuses the text.
     """
-    read = lambda file: _objects(file, key)
+    read = partial(_objects, key=key)
     source, files = Path(path).expanduser(), _files(path, ".jsonl")
     documents, skipped = _read_all(files, read, f"lines of {path}", on_error)
     if isinstance(held_out, str):
-        held, more = _held_out(held_out, ".jsonl", files, read, "lines", on_error)
-        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + more, tokenizer)
-    return _divided_file(source, documents, held_out, skipped, tokenizer)
+        held, held_skipped = _read_held_out(held_out, ".jsonl", files, read, "lines", on_error)
+        return _corpus(source, documents, held, f"from {Path(held_out).name}", skipped + held_skipped, tokenizer)
+    return _corpus_of_one_source(source, documents, held_out, skipped, tokenizer)
 
 
 def _files(path: str, suffix: str) -> list[Path]:
-    """Return the file at a path, the files of a folder, or those that match a pattern, sorted by folders and names.
-
-    Raises:
-        ValueError: there is no such file, folder or match.
-    """
+    """Return the file at a path, the files of a folder, or those that match a pattern, sorted by folders and names."""
     source = Path(path).expanduser()
     if source.is_file() or not (source.is_dir() or glob.has_magic(path)):
         return [source]
-    found = source.rglob(f"*{suffix}") if source.is_dir() else map(Path, glob.iglob(f"{source}", recursive=True))
-    files = sorted({file for file in found if file.is_file()}, key=lambda file: file.parts)
+    paths = source.rglob(f"*{suffix}") if source.is_dir() else map(Path, glob.iglob(f"{source}", recursive=True))
+    files = sorted({file for file in paths if file.is_file()}, key=lambda file: file.parts)
     if not files:
         raise ValueError(f"a text must be in files, got no file {f'*{suffix} in ' if source.is_dir() else ''}{path!r}")
     return files
@@ -109,43 +106,37 @@ Read = Callable[[Path], tuple[dict[str, str], list[str]]]
 
 
 def _read_all(files: Sequence[Path], read: Read, what: str, on_error: str) -> tuple[dict[str, str], int]:
-    """Return the documents of files by name, of several files with the name of the file, and how many are left out.
-
-    Raises:
-        ValueError: some cannot be read, and `on_error` is not `skip`, or none can.
-    """
+    """Return the documents of files by name, of several files with the name of the file, and how many are left out."""
     documents: dict[str, str] = {}
     bad: list[str] = []
     for file in files:
         try:
-            found, wrong = read(file)
+            texts, faults = read(file)
         except ValueError as unreadable:
-            found, wrong = {}, [str(unreadable)]
-        documents |= found if len(files) == 1 else {f"{file}, {name}": text for name, text in found.items()}
-        bad += wrong
+            texts, faults = {}, [str(unreadable)]
+        documents |= texts if len(files) == 1 else {f"{file}, {name}": text for name, text in texts.items()}
+        bad += faults
     require_readable(bad, len(documents) + len(bad), what, on_error)
     return documents, len(bad)
 
 
-def _held_out(
+def _read_held_out(
     path: str, suffix: str, train: Sequence[Path], read: Read, what: str, on_error: str
 ) -> tuple[dict[str, str], int]:
-    """Return the documents of the files that are held out, and how many are left out.
-
-    Raises:
-        ValueError: one of them is trained on, or raised by `_files` or `_read_all`.
-    """
+    """Return the documents of the files that are held out, none of which is trained on, and how many are left out."""
     files = _files(path, suffix)
-    trained = {(one.st_dev, one.st_ino) for one in map(os.stat, train)}
-    both = [file for file in files if file.is_file() and (file.stat().st_dev, file.stat().st_ino) in trained]
-    if both:
-        raise ValueError(f"held_out must be another file than the one trained on, got {str(both[0])!r}")
+    identities = {(status.st_dev, status.st_ino) for status in map(os.stat, train)}
+    shared = [file for file in files if file.is_file() and (file.stat().st_dev, file.stat().st_ino) in identities]
+    if shared:
+        raise ValueError(f"held_out must be another file than the one trained on, got {str(shared[0])!r}")
     return _read_all(files, read, f"held-out {what} of {path}", on_error)
 
 
-def _divided_file(source: Path, documents: dict[str, str], fraction: float, skipped: int, tokenizer: str) -> Corpus:
+def _corpus_of_one_source(
+    source: Path, documents: dict[str, str], fraction: float, skipped: int, tokenizer: str
+) -> Corpus:
     """Return the corpus of a file, a fraction of whose documents is held out."""
-    train, held = divided(documents, fraction, str(source))
+    train, held = hold_out(documents, fraction, str(source))
     return _corpus(source, train, held, "drawn by content", skipped, tokenizer)
 
 
@@ -154,7 +145,7 @@ def _corpus(
 ) -> Corpus:
     note = f"{source.name}, {len(train) + len(held):,} documents, of which {len(held):,} held out, {how}"
     name = source.stem if source.exists() else "texts"
-    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), name, note, skipped).encoded(tokenizer)
+    return Texts(tuple(train.values()), tuple(held.values()), tuple(held), name, note, skipped).tokenize(tokenizer)
 
 
 def _read(path: Path) -> str:
@@ -168,17 +159,17 @@ def _read(path: Path) -> str:
         raise ValueError(
             f"{path} must be text, got a zero byte at offset {content.index(0)}, as binary files and UTF-16 have"
         )
-    return decoded(content, str(path)).removeprefix("\ufeff").replace("\r\n", "\n")
+    return decode_text(content, str(path)).removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _documents(path: Path, separator: str) -> dict[str, str]:
-    """Return the documents of a file by name, "document 1"."""
+def _documents(path: Path, separator: str) -> tuple[dict[str, str], list[str]]:
+    """Return the documents of a file by name, "document 1"; none of them is wrong."""
     text = _read(path)
     if _is_object(text):
         raise ValueError(f"a text must be plain, got JSON objects in {path}: jsonl:{path} reads the text in them")
     parts = re.split(rf"(?m)^{re.escape(separator)}$", text) if separator else [text]
-    kept = [part.strip("\n") for part in parts] if separator else parts
-    return _nonempty({f"document {number}": part for number, part in enumerate(filter(str.strip, kept), 1)}, path)
+    texts = [part.strip("\n") for part in parts] if separator else parts
+    return _nonempty({f"document {number}": part for number, part in enumerate(filter(str.strip, texts), 1)}, path), []
 
 
 def _is_object(text: str) -> bool:
@@ -192,7 +183,7 @@ def _is_object(text: str) -> bool:
 
 def _objects(path: Path, key: str) -> tuple[dict[str, str], list[str]]:
     """Return the texts of the objects by name, "line 1", and what is wrong with the lines without one."""
-    found, bad = {}, []
+    texts, bad = {}, []
     for number, line in enumerate(_read(path).split("\n"), 1):
         if not line.strip():
             continue
@@ -202,16 +193,12 @@ def _objects(path: Path, key: str) -> tuple[dict[str, str], list[str]]:
             bad.append(f"line {number} of {path} {wrong}")
             continue
         if text:
-            found[f"line {number}"] = text
-    return found if bad else _nonempty(found, path), bad
+            texts[f"line {number}"] = text
+    return texts if bad else _nonempty(texts, path), bad
 
 
 def _text(line: str, key: str) -> str:
-    """Return the text in a JSON object.
-
-    Raises:
-        ValueError: there is none. The message quotes nothing of the line, since a config may name any file.
-    """
+    """Return the text in a JSON object; errors quote nothing of the line, since a config may name any file."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -232,8 +219,8 @@ def _nonempty(documents: dict[str, str], path: Path) -> dict[str, str]:
 
 def _line_begin(text: str, fraction: float, path: Path) -> int:
     """Return the start of the line at this fraction of the text, or else of the next line."""
-    near = round(fraction * len(text))
-    at = text.rfind("\n", 0, near) + 1 or text.find("\n", near) + 1
+    middle = round(fraction * len(text))
+    at = text.rfind("\n", 0, middle) + 1 or text.find("\n", middle) + 1
     if not 0 < at < len(text):
         raise ValueError(f"{path} must hold two lines to be cut between, got one")
     return at

@@ -6,7 +6,7 @@ import numpy as np
 
 from train.data.bad import require_readable
 from train.data.images.prepared import TEST_SPLITS
-from train.data.text.source import Corpus, Texts, decoded, divided
+from train.data.text.source import Corpus, Texts, decode_text, hold_out
 from train.data.tfds_folder import open_prepared, open_split, read_record
 
 
@@ -33,17 +33,17 @@ def tfds(
     builder = open_prepared(name)
     if held_out == "train":
         raise ValueError("held_out must be another split than the one trained on, got 'train'")
-    split = held_out or next((one for one in TEST_SPLITS if one in builder.info.splits), "test")
-    for wanted in ("train",) if isinstance(held_out, float) else ("train", split):
-        if wanted not in builder.info.splits:
-            raise ValueError(f"tfds {name} must have the split {wanted!r}, got {', '.join(builder.info.splits)}")
-    chosen = _key(builder, key)
-    train, skipped = _records(builder, "train", chosen, on_error)
+    split = held_out or next((choice for choice in TEST_SPLITS if choice in builder.info.splits), "test")
+    for side in ("train",) if isinstance(held_out, float) else ("train", split):
+        if side not in builder.info.splits:
+            raise ValueError(f"tfds {name} must have the split {side!r}, got {', '.join(builder.info.splits)}")
+    feature = _key(builder, key)
+    train, skipped = _records(builder, "train", feature, on_error)
     if isinstance(held_out, float):
-        train, held = divided(train, held_out, f"tfds {name}")
+        train, held = hold_out(train, held_out, f"tfds {name}")
     else:
-        held, more = _records(builder, str(split), chosen, on_error)
-        skipped += more
+        held, held_skipped = _records(builder, str(split), feature, on_error)
+        skipped += held_skipped
     return Texts(
         train=tuple(train.values()),
         held_out=tuple(held.values()),
@@ -51,19 +51,19 @@ def tfds(
         name=f"tfds-{builder.info.full_name}",
         note=f"{builder.info.full_name}, {len(train) + len(held):,} documents, of which {len(held):,} held out",
         skipped=skipped,
-    ).encoded(tokenizer)
+    ).tokenize(tokenizer)
 
 
 def _key(builder: Any, key: str) -> str:
     """Return the name of the text feature of a data set."""
     features = sorted(builder.info.features.items())
-    texts = [one for one, feature in features if feature.shape == () and np.dtype(feature.np_dtype).kind == "O"]
+    texts = [name for name, feature in features if feature.shape == () and np.dtype(feature.np_dtype).kind == "O"]
     if key in texts:
         return key
     if key or not texts:
-        wanted = f"text under {key!r}" if key else "a text"
+        need = f"text under {key!r}" if key else "a text"
         raise ValueError(
-            f"tfds data must have {wanted}, got {builder.info.name} with {', '.join(sorted(builder.info.features))}"
+            f"tfds data must have {need}, got {builder.info.name} with {', '.join(sorted(builder.info.features))}"
         )
     if len(texts) > 1 and "text" not in texts:
         raise ValueError(f"tfds data with several texts needs key=..., got {builder.info.name} with {', '.join(texts)}")
@@ -73,11 +73,11 @@ def _key(builder: Any, key: str) -> str:
 def _records(builder: Any, split: str, key: str, on_error: str) -> tuple[dict[str, str], int]:
     """Return the texts of a split by name, "train 0", and how many are left out."""
     records, name = open_split(builder, split), f"{builder.info.full_name} {split}"
-    found, bad = {}, []
+    texts, bad = {}, []
     for index in range(len(records)):
         try:
-            found[f"{split} {index}"] = decoded(read_record(records, index, name)[key], f"{name} {index}")
+            texts[f"{split} {index}"] = decode_text(read_record(records, index, name)[key], f"{name} {index}")
         except ValueError as broken:
             bad.append(str(broken))
     require_readable(bad, len(records), f"records of {name}", on_error)
-    return found, len(bad)
+    return texts, len(bad)

@@ -43,4 +43,4 @@ def shakespeare(*, tokenizer: str = "bytes") -> Corpus:
         names=HELD_OUT,
         name="shakespeare",
         note=f"Shakespeare, {len(works)} works (embedded), held out whole: {', '.join(HELD_OUT)}",
-    ).encoded(tokenizer)
+    ).tokenize(tokenizer)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.data.bad import left_out, without
+from train.data.bad import identity_suffix, note_suffix
 from train.data.text.tokenizers import Tokenizer, tokenizer
 
 HELD_OUT = 0.1
@@ -35,10 +35,10 @@ def with_validation(corpus: Corpus, fraction: float) -> Corpus:
     ends = np.cumsum([len(document) for document in corpus.train])
     cut = int(ends[-1]) - min(max(1, round(fraction * int(ends[-1]))), int(ends[-1]) - 1)
     begins = ends - [len(document) for document in corpus.train]
-    kept = [document[: max(0, cut - begin)] for document, begin in zip(corpus.train, begins, strict=True)]
+    train = [document[: max(0, cut - begin)] for document, begin in zip(corpus.train, begins, strict=True)]
     held = [document[max(0, cut - begin) :] for document, begin in zip(corpus.train, begins, strict=True)]
     return corpus._replace(
-        train=tuple(document for document in kept if len(document)),
+        train=tuple(document for document in train if len(document)),
         held_out=tuple(document for document in held if len(document)),
         names=tuple(f"training document {index}" for index, document in enumerate(held) if len(document)),
         note=f"{corpus.note}; the last {fraction:.0%} of the training text, not trained on, is evaluated on",
@@ -52,10 +52,13 @@ def contiguous(corpus: Corpus) -> Corpus:
     A blank line is between two documents. Windows then begin and end anywhere, and attention reads across documents.
     """
     blank = corpus.tokenizer.encode("\n\n")
-    joined = lambda parts: (np.concatenate([ids for part in parts for ids in (part, blank)][:-1]),)
+
+    def join(documents: Sequence[np.ndarray]) -> tuple[np.ndarray]:
+        return (np.concatenate([ids for document in documents for ids in (document, blank)][:-1]),)
+
     return corpus._replace(
-        train=joined(corpus.train),
-        held_out=joined(corpus.held_out),
+        train=join(corpus.train),
+        held_out=join(corpus.held_out),
         names=("all held-out documents",),
         note=f"{corpus.note}; windows across documents",
         identity=f"{corpus.identity}-contiguous",
@@ -72,7 +75,7 @@ class Texts(NamedTuple):
     note: str
     skipped: int = 0  # bad parts that are left out
 
-    def encoded(self, spec: str) -> Corpus:
+    def tokenize(self, spec: str) -> Corpus:
         """Return the corpus, tokenized as `spec` says; a tokenizer is trained only on the training documents.
 
         Raises:
@@ -83,20 +86,22 @@ class Texts(NamedTuple):
         for side, part in (("training", train), ("held-out", held_out)):
             if not part:
                 raise ValueError(f"{self.name} must hold a {side} document, got none")
-        trained = {text.strip() for text in train}
-        both = sum(text.strip() in trained for text in held_out)
-        if both == len(held_out):
+        train_texts = {text.strip() for text in train}
+        repeats = sum(text.strip() in train_texts for text in held_out)
+        if repeats == len(held_out):
             rule = f"{self.name} must hold out text that is not trained on"
-            raise ValueError(f"{rule}, got {both:,} held-out document{'s' * (both > 1)} with the text of training ones")
-        also = f"; {both:,} of the held-out documents are trained on, too" if both else ""
+            raise ValueError(
+                f"{rule}, got {repeats:,} held-out document{'s' * (repeats > 1)} with the text of training ones"
+            )
+        also = f"; {repeats:,} of the held-out documents are trained on, too" if repeats else ""
         kind = tokenizer(spec, train)
         return Corpus(
             train=kind.encode_all(train),
             held_out=kind.encode_all(held_out),
             names=tuple(name for name, text in zip(self.names, self.held_out, strict=True) if text),
             tokenizer=kind,
-            note=f"{self.note}{left_out(self.skipped)}{also}; {kind.identity}, vocabulary {kind.vocab:,}",
-            identity=f"{self.name}-{_digest(train, held_out)}{without(self.skipped)}-{kind.identity}",
+            note=f"{self.note}{note_suffix(self.skipped)}{also}; {kind.identity}, vocabulary {kind.vocab:,}",
+            identity=f"{self.name}-{_digest(train, held_out)}{identity_suffix(self.skipped)}-{kind.identity}",
         )
 
 
@@ -111,7 +116,7 @@ def _digest(*parts: Sequence[str]) -> str:
     return total.hexdigest()[:8]
 
 
-def decoded(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """Return the text in UTF-8 bytes.
 
     Raises:
@@ -123,25 +128,25 @@ def decoded(content: bytes, name: str) -> str:
         raise ValueError(f"{name} must be UTF-8, got another byte at offset {broken.start}") from None
 
 
-def divided(documents: Mapping[str, str], fraction: float, source: str) -> tuple[dict[str, str], dict[str, str]]:
+def hold_out(documents: Mapping[str, str], fraction: float, source: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the training documents and the held-out ones: a fraction with the smallest sha256, equal texts together.
 
     Raises:
         ValueError: fewer than two different texts, or a fraction that is not between 0 and 1.
     """
     digests = [hashlib.sha256(text.encode()).digest() for text in documents.values()]
-    ranked = sorted(set(digests))
-    if len(ranked) < 2:
-        raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranked)}")
-    held = set(ranked[: min(max(1, round(checked_fraction(fraction) * len(ranked))), len(ranked) - 1)])
+    ranking = sorted(set(digests))
+    if len(ranking) < 2:
+        raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranking)}")
+    held = set(ranking[: min(max(1, round(require_fraction(fraction) * len(ranking))), len(ranking) - 1)])
     sides: tuple[dict[str, str], dict[str, str]] = {}, {}
     for (name, text), digest in zip(documents.items(), digests, strict=True):
         sides[digest in held][name] = text
     return sides
 
 
-def checked_fraction(fraction: float) -> float:
-    """Return the held-out fraction after checking it.
+def require_fraction(fraction: float) -> float:
+    """Return the held-out fraction.
 
     Raises:
         ValueError: it is not between 0 and 1.

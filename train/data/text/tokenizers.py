@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Integer
 
+from pejax.interop.tokenizer_trial import failure_of, library_errors
+
 Ids = Integer[np.ndarray, " T"]
 SMALLEST = 256
 """Size of the smallest vocabulary that can encode any text: one token per byte."""
@@ -95,15 +97,15 @@ class Library:
         Raises:
             ValueError: as `encode` does.
         """
-        return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encoded(texts[at : at + AT_ONCE]))
+        return tuple(ids for at in range(0, len(texts), AT_ONCE) for ids in self._encode(texts[at : at + AT_ONCE]))
 
-    def _encoded(self, texts: Sequence[str]) -> list[Ids]:
-        try:
-            found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as refused:  # the library raises no narrower exception
-            raise ValueError(f"{self.name} must encode any text: {' '.join(str(refused).split())}") from None
-        kept = id_type(self.vocab)
-        return [within(np.asarray(one.ids, np.int64), self.vocab, self.name).astype(kept) for one in found]
+    def _encode(self, texts: Sequence[str]) -> list[Ids]:
+        with library_errors(f"{self.name} must encode any text:"):
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        dtype = id_type(self.vocab)
+        return [
+            within(np.asarray(encoding.ids, np.int64), self.vocab, self.name).astype(dtype) for encoding in encodings
+        ]
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
         """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
@@ -111,8 +113,9 @@ class Library:
         Raises:
             ValueError: an id outside the vocabulary.
         """
-        listed = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
-        return self.tokenizer.decode(listed, skip_special_tokens=False)
+        numbers = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
+        with library_errors(f"{self.name} must decode any ids:"):
+            return self.tokenizer.decode(numbers, skip_special_tokens=False)
 
 
 def id_type(vocab: int) -> type[np.integer]:
@@ -145,9 +148,9 @@ def tokenizer(spec: str, documents: Sequence[str]) -> Tokenizer:
     """
     if spec == "bytes":
         return Bytes()
-    trained = re.fullmatch(r"bpe\(\s*vocab\s*=\s*(\d+)\s*\)", spec)
-    if trained:
-        return _train(int(trained[1]), documents)
+    vocab = re.fullmatch(r"bpe\(\s*vocab\s*=\s*(\d+)\s*\)", spec)
+    if vocab:
+        return _train(int(vocab[1]), documents)
     if not spec.endswith(".json"):
         raise ValueError(f"tokenizer must be 'bytes', 'bpe(vocab=N)' or a path of a tokenizer.json, got {spec!r}")
     return _read(Path(spec).expanduser())
@@ -158,11 +161,18 @@ def _read(path: Path) -> Library:
         raise ValueError(f"a tokenizer.json must be a file, got {str(path)!r}")
     from tokenizers import Tokenizer as Kind
 
+    message = f"{path} must be a tokenizer of the tokenizers library, got"
     try:
-        return Library(Kind.from_str(json.dumps(json.loads(path.read_bytes()))), path.name)
-    except Exception as broken:  # the library raises no narrower exception, and its messages quote the file
-        kind = "no JSON" if isinstance(broken, ValueError | RecursionError) else "other JSON"
-        raise ValueError(f"{path} must be a tokenizer of the tokenizers library, got {kind}") from None
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise ValueError(f"{message} no JSON") from None
+    if reason := failure_of(content):
+        raise ValueError(f"{message} {reason}")
+    try:
+        with library_errors(message):
+            return Library(Kind.from_str(json.dumps(content)), path.name)
+    except ValueError:  # its messages quote the file
+        raise ValueError(f"{message} other JSON") from None
 
 
 def _train(vocab: int, documents: Sequence[str]) -> Library:
@@ -171,10 +181,10 @@ def _train(vocab: int, documents: Sequence[str]) -> Library:
     from tokenizers import Tokenizer as Kind
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
-    found = Kind(models.BPE())
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = decoders.ByteLevel()
+    tokenizer = Kind(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab, show_progress=False, initial_alphabet=alphabet)
-    found.train_from_iterator(documents, trainer)
-    return Library(found, f"bpe{found.get_vocab_size()}")
+    tokenizer.train_from_iterator(documents, trainer)
+    return Library(tokenizer, f"bpe{tokenizer.get_vocab_size()}")

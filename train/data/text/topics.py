@@ -14,7 +14,7 @@ def topics(*, tokenizer: str = "bytes") -> Corpus:
     """
     from pydoc_data.topics import topics as texts
 
-    whole = "\n".join(texts[name] for name in sorted(texts))
-    cut = whole.index("\n", len(whole) // 2) + 1
+    text = "\n".join(texts[name] for name in sorted(texts))
+    cut = text.index("\n", len(text) // 2) + 1
     note = "the topics of Python's help(), held out: the second half"
-    return Texts((whole[:cut],), (whole[cut:],), ("second half",), "topics", note).encoded(tokenizer)
+    return Texts((text[:cut],), (text[cut:],), ("second half",), "topics", note).tokenize(tokenizer)

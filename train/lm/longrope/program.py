@@ -56,7 +56,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
             that the run names and the options do not.
     """
     config = load_config(Config, folder)
-    if own_encodings(config):
+    if own_encodings(config):  # not imported, so that `config.pattern` cannot read them
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
     require_named(config, folder, options.data)
     length = options.length or 8 * config.length
@@ -75,24 +75,24 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
     pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2
-    extended = ExtendedDecoder(language, length, pairs, rope_options)
-    start = extended.loss(params, ids, jnp.ones(pairs))
+    decoder = ExtendedDecoder(language, length, pairs, rope_options)
+    start = decoder.loss(params, ids, jnp.ones(pairs))
     console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
 
-        def report(generation: int, found: Any) -> None:
-            progress.update(task, completed=generation + 1, description=f"loss {float(found.loss):.4f}")
+        def report(generation: int, result: Any) -> None:
+            progress.update(task, completed=generation + 1, description=f"loss {float(result.loss):.4f}")
             if not console.is_terminal:
-                console.print(f"generation {generation}/{options.generations} · loss {float(found.loss):.4f}")
+                console.print(f"generation {generation}/{options.generations} · loss {float(result.loss):.4f}")
 
-        found = search_longrope(
-            lambda factors: extended.loss(params, ids, factors),
+        result = search_longrope(
+            lambda factors: decoder.loss(params, ids, factors),
             2 * pairs,
             length / config.length,
             key=jax.random.key(options.seed),
             trained_length=config.length,
-            base=extended.base,
+            base=decoder.base,
             generations=options.generations,
             population=options.population,
             parents=max(1, options.population // 2),
@@ -101,7 +101,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
             chunk=options.chunk,
             progress=report,
         )
-    numbers = ", ".join(f"{value:.4f}" for value in np.asarray(found.factors))
+    numbers = ", ".join(f"{value:.4f}" for value in np.asarray(result.factors))
     path = folder / f"longrope-{length}.txt"
     write_atomic(path, f"longrope(factor={length / config.length}, long_factors=({numbers},))\n")
     console.print(f"factors {numbers}")
@@ -123,14 +123,14 @@ class ExtendedDecoder:
         frequencies = rope_frequencies(decoder.dims.head_dim, base=self.base, rotary_dim=2 * pairs)
 
         def rotate(params: Any, x: Array, positions: Array) -> Array:
-            extended, attention_factor = extend_longrope(
+            scaled_frequencies, attention_factor = extend_longrope(
                 frequencies,
                 Rotary(self.base, 2 * pairs, length),
                 trained_length=decoder.length,
                 long_factors=params["factors"],
             )
             pairing = options.get("pairing", "interleaved")
-            return rope_apply(x, positions, extended, pairing=pairing, attention_factor=attention_factor)
+            return rope_apply(x, positions, scaled_frequencies, pairing=pairing, attention_factor=attention_factor)
 
         encoding = Encoding(init=lambda key: {"factors": jnp.ones(pairs)}, rotate=rotate)
         self._split = Split(lambda rngs: Decoder(decoder, encoding, rngs=rngs))
@@ -151,10 +151,10 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
     longest = max(config.lengths)
     every, _ = evaluation_windows(corpus, longest, EVERY_WINDOW)
     read, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
-    taken = {window.tobytes() for window in read}
-    free = [window for window in every if window.tobytes() not in taken]
-    if len(free) < count:
+    contents = {window.tobytes() for window in read}
+    candidates = [window for window in every if window.tobytes() not in contents]
+    if len(candidates) < count:
         rule = f"the search needs {count} windows of {longest} tokens that the evaluation does not read (eval_limit)"
-        raise ValueError(f"{rule}, got {len(free)} of {len(every)}")
-    spread = np.arange(count) * len(free) // count
-    return np.stack([free[index][: length + 1] for index in spread])
+        raise ValueError(f"{rule}, got {len(candidates)} of {len(every)}")
+    indices = np.arange(count) * len(candidates) // count
+    return np.stack([candidates[index][: length + 1] for index in indices])
