@@ -3,23 +3,18 @@
 import itertools
 import json
 import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
-from cases import mostly_slow
-from measured import top1
+from cases import mostly_slow, slow
 from toy_program import train
 
 from train.compare import program as compare
 from train.compare.children import Children
-from train.compare.options import read
-from train.compare.runs import run_of
-from train.engine.stored_config import digest_of, save_config
+from train.engine.files import appended_file, with_digest
 from train.evaluate import program as evaluate
-from train.vit.results import ResolutionResults
-
-pytestmark = pytest.mark.usefixtures("toy")
-
 
 DAMAGE = {
     "deleted": lambda path: path.unlink(),
@@ -75,48 +70,85 @@ def test_damage_gives_the_undisturbed_result_or_one_line(what, run, toy_run, tmp
     assert tree(outside) == before
 
 
-OF_COMPARISON = ("runs/none-0/config.json", "runs/none-0/results.json", "runs/none-0/outcome.json", "runs/none-0/.lock",
-                 "results.jsonl", "table.md", ".lock")  # fmt: skip
+STORED = Path(__file__).parents[1] / "data_files" / "runs_0_3_0" / "compare"
+
+COMPARE = (
+    "--task=lm", "--pe=rope,alibi", "--seeds=1", "--extend=none,yarn(factor=2)", "--length=8", "--width=4",
+    "--layers=1", "--heads=2", "--tied", "--batch=8", "--steps=4", "--warmup=1", "--lr=0.03", "--log_every=2",
+    "--checkpoint_every=4", "--probe_every=0", "--eval_limit=4", "--eval_lengths", "8", "16", "--devices=1",
+    "--out=compare",
+)  # fmt: skip
+
+CHANGES = {
+    "a bit": lambda content, at: content[:at] + bytes([content[at] ^ 2]) + content[at + 1 :],
+    "a byte more": lambda content, at: content[:at] + b"7" + content[at:],
+    "a byte less": lambda content, at: content[:at] + content[at + 1 :],
+    "the rest less": lambda content, at: content[:at],
+}
+"""Damages of a file at one byte."""
+
+LINKS = ("log", "log/runs-rope-0.txt", "table.md", "results.jsonl", ".lock", "runs/rope-0/offending-3",
+         "runs/rope-0/outcome.json", "runs/rope-0/results.json", "runs/rope-0/checkpoints")  # fmt: skip
+"""Where links are planted in a comparison."""
+
+READ = ("config.json", "results.json", "results-yarn_factor=2.json", "outcome.json")
+"""Files of a comparison that are damaged more often than others."""
 
 
-BRIEFLY = [("runs/none-0/results.json", "a folder"), ("runs/none-0/outcome.json", "a link")]
+def damage(rng: random.Random, out: Path, outside: Path) -> str:
+    """Damage one file of a comparison, or plant a link; return what was done."""
+    files = sorted(path for path in out.rglob("*") if path.is_file())
+    path = rng.choice(rng.choice([files, *2 * [[path for path in files if path.name in READ]]]))
+    kind = rng.choice([*4 * [*CHANGES], *DAMAGE, *6 * ["a planted link"]])
+    if kind == "a planted link":
+        path, target = out / rng.choice(LINKS), outside / rng.choice(["mine", "folder", "new"])
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        if "log" in path.parts:  # which is written when a run is
+            shutil.rmtree(out / "runs" / "rope-0")
+        path.parent.mkdir(exist_ok=True)
+        path.hardlink_to(target) if target.name == "mine" and rng.random() < 0.5 else path.symlink_to(target)
+    elif kind in CHANGES:
+        content = path.read_bytes()
+        path.write_bytes(CHANGES[kind](content, rng.randrange(len(content))))
+    else:
+        DAMAGE[kind](path)
+    return f"{path.relative_to(out)}: {kind}"
 
 
-@pytest.mark.parametrize("what", mostly_slow(itertools.product(OF_COMPARISON, DAMAGE), BRIEFLY), ids=" ".join)
-def test_a_damaged_comparison_gives_its_table_or_one_line(what, tmp_path, capsys, monkeypatch):
-    """Its processes are stood in for: they write the results that they would write again."""
-    name, damage = what
-    out, outside = tmp_path / "compared", tmp_path / "outside"
-    outside.mkdir()
-    (outside / "mine").write_text("mine")
-    argv = ["--pe=none", "--seeds=1", "--data=fashion(full=False)", f"--out={out}"]
-    comparison = read(argv)
-    run = run_of(comparison, *comparison.candidates["none"], 0)
+@pytest.mark.parametrize("seeds", [range(20), slow(range(20, 120))], ids=["a few", "many"])
+def test_a_damaged_comparison_gives_its_table_or_one_line(seeds, tmp_path, capsys, monkeypatch):
+    """Its processes are stood in for: they write the runs that they would write again."""
 
-    def launch(self, arguments: list[str], log: Path) -> tuple[int, str]:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        save_config(comparison.config(run.candidate, run.seed, run.folder), run.folder)
-        results = ResolutionResults("none", "fashion", 28, 9, "none", "note", top1({28: 80}), 9, digest_of(run.folder))
-        try:
-            results.save(run.folder)
-        except OSError as refused:
-            return 2, f"{refused}"
+    def launch(self: Children, command: list[str], log: Path) -> tuple[int, str]:
+        name = next(name for name in ("rope-0", "alibi-0") if any(name in word for word in command))
+        log.parent.mkdir(exist_ok=True)
+        with appended_file(log) as file:
+            file.write(b"said")
+        if "--extend=yarn(factor=2)" in command and name == "alibi-0":
+            return 2, json.loads((STORED / "runs" / name / "outcome.json").read_text())["refused"]["yarn(factor=2)"]
+        shutil.rmtree(f"compare/runs/{name}", ignore_errors=True)
+        shutil.copytree(STORED / "runs" / name, f"compare/runs/{name}")
         return 0, ""
 
     monkeypatch.setattr(Children, "launch", launch)
-    assert compare.main(argv) == 0
-    table = (out / "table.md").read_text()
-    (run.folder / ".lock").write_text("process 1 of a machine")
-    DAMAGE[damage](out / name)
-    before = tree(outside)
-    capsys.readouterr()
-    try:
-        status = compare.main(argv)
-    except SystemExit as stopped:
-        status = stopped.code
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err + said.out
-    assert (status, said.err.count("\n")) in ((0, 0), (2, 1))
-    if status == 0:
-        assert (out / "table.md").read_text() == table
-    assert tree(outside) == before
+    for seed in seeds:
+        rng, outside = random.Random(seed), tmp_path / f"{seed}-outside"
+        out = shutil.copytree(STORED, tmp_path / f"{seed}" / "compare")
+        for path in out.rglob("outcome.json"):
+            path.write_text(json.dumps(with_digest(json.loads(path.read_text()))))
+        (outside / "folder").mkdir(parents=True)
+        (outside / "mine").write_text("mine")
+        monkeypatch.chdir(out.parent)
+        what = f"seed {seed}, {damage(rng, out, outside) if seed else 'undisturbed'}"
+        before = tree(outside)
+        capsys.readouterr()
+        try:
+            status = compare.main(COMPARE)
+        except SystemExit as stopped:
+            status = stopped.code
+        error = capsys.readouterr().err
+        assert (status, error.count("\n")) in ((0, 0), (2, 1)), (what, error)
+        assert status == 0 or seed, error
+        if status == 0:
+            assert (out / "table.md").read_text() == (STORED / "table.md").read_text(), what
+        assert tree(outside) == before, what

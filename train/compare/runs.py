@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from train.compare.options import Candidate, Comparison
 from train.engine.config import RunConfig
-from train.engine.files import parse_object, read_object, read_text, write_atomic
+from train.engine.files import parse_object, read_sealed, read_text, with_digest, write_atomic
 from train.engine.options import names_of
 from train.engine.outside import own_encodings
 from train.engine.results import Evaluation, results_stem
@@ -152,7 +152,7 @@ def outcome(run: Run) -> Outcome | None:
     if not path.is_file():
         return None
     try:
-        return Outcome(**read_object(path))
+        return Outcome(**read_sealed(path))
     except (ValueError, TypeError) as wrong:
         raise ValueError(f"{OUTCOME} must be written by train.compare, got {path}: {wrong}") from None
 
@@ -214,7 +214,7 @@ def _status(run: Run, status: int) -> str:
 
 def _write(run: Run, found: Outcome) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(run.folder / OUTCOME, json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+    write_atomic(run.folder / OUTCOME, json.dumps(with_digest(dataclasses.asdict(found)), indent=2) + "\n")
 
 
 def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:

@@ -151,6 +151,20 @@ def read_object(path: Path, most: int | None = None) -> dict[str, Any]:
     return parse_object(read_text(path, most), f"{path}")
 
 
+def read_sealed(path: Path, most: int | None = None) -> dict[str, Any]:
+    """Read a JSON object that was written with its digest, which is left out; files of 0.3.0 may have none.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: raised by `read_object`, or it has changed since.
+    """
+    content = read_object(path, most)
+    if "digest" in content and with_digest(content) != content:
+        raise ValueError(f"{path.name} has changed since it was written")
+    content.pop("digest", None)
+    return content
+
+
 def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a JSON file with a digest of its other entries added, by which a change is noticed."""
     rest = {name: value for name, value in content.items() if name != "digest"}

@@ -13,7 +13,7 @@ from typing import Any
 from train.compare.runs import OUTCOME
 from train.engine import environment
 from train.engine.config import RunConfig
-from train.engine.files import read_object
+from train.engine.files import read_sealed
 from train.engine.programs import program
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation, results_stem
@@ -208,7 +208,7 @@ def _read_outcome(folder: Path) -> dict[str, Any]:
     Raises:
         OSError, ValueError: there is none that can be read.
     """
-    ended = read_object(folder / OUTCOME, RESULTS)
+    ended = read_sealed(folder / OUTCOME, RESULTS)
     if not isinstance(ended.setdefault("refused", {}), dict):
         raise ValueError("refused must be an object")
     return ended

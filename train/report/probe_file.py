@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from train.engine.files import read_object, with_digest, write_atomic
+from train.engine.files import read_sealed, with_digest, write_atomic
 from train.report.sound import LARGEST as LARGEST_NUMBER
 from train.report.sound import SIZES, drawable
 
@@ -87,10 +87,7 @@ def write_probe(probe: Probe, path: Path) -> None:
 def read_probe(path: Path, step: int | None = None) -> Probe | None:
     """Return the probe in a file, or None where there is none of this format and, if given, of this step."""
     try:
-        stored = read_object(path)
-        if "digest" in stored and with_digest(stored) != stored:
-            return None
-        stored.pop("digest", None)
+        stored = read_sealed(path)
         if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
             return None
         listed = [{name: _tupled(value) for name, value in one.items()} for one in stored.pop("learned")]
