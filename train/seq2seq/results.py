@@ -105,7 +105,7 @@ class ExactMatchResults(results.Evaluation):
         ]
         for task in runs[0].tasks:
             found = [{row.length: None if row.refused else 100 * row.exact for row in run.of(task)} for run in runs]
-            parts += [f"{escape_markdown(task)}:", results.grid(runs, found, max, "{:.1f}", "refused")]
+            parts += [escape_markdown(f"{task}:"), results.grid(runs, found, max, "{:.1f}", "refused")]
         return results.document(runs, *parts)
 
     @classmethod
