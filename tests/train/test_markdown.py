@@ -77,8 +77,8 @@ def test_a_hostile_name_does_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["rope(base=100)", "pi(stretch=True)", "28 px", "runs/compare-vit_x", "rope --lr=0.001", "2 * 3", "-0.3 ±0.1", "[]",
-     "alibi(slope_scale=2) + yarn", "C:\\runs", "~/runs", "5 & 6", "[48, 96]", "a[lr=1] x", "top-1, %", "a · b", "漢字"],
+    ["rope(base=100)", "pi(stretch=True)", "28 px", "runs/compare-vit_x", "rope --lr=0.001", "2 * 3", "-0.3 ±0.1",
+     "alibi(slope_scale=2) + yarn", "C:\\runs", "~/runs", "5 & 6", "[]", "[48, 96]", "a[lr=1] x", "top-1, %", "a · b"],
 )  # fmt: skip
 def test_ordinary_names_are_not_changed(name: str) -> None:
     assert escape_markdown(name) == name
