@@ -65,7 +65,7 @@ def effective_keys(classifier: Classifier, params: Any, images: Float[np.ndarray
     def entropies(params: Any, images: Array) -> Array:
         watching = EntropyExecution(axes=2, heads=True)
         classifier.logits(params, images, execution=watching)
-        return watching.found[0][0]
+        return watching.entropies[0][0]
 
     parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
     weighed = [len(part) * np.asarray(entropies(params, jnp.asarray(part)), np.float64) for part in parts]

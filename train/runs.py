@@ -8,9 +8,8 @@ from flax import nnx
 from train.devices.mesh import make_mesh
 from train.engine.config import RunConfig
 from train.engine.outside import require_named
-from train.engine.programs import program
+from train.engine.run_folder import RunFolder
 from train.engine.session import restore_params
-from train.engine.stored_config import load_config, program_of
 from train.engine.terminal import user_console
 
 
@@ -43,14 +42,12 @@ def load_run(folder: str | Path, *, data: str = "", pe: str = "") -> LoadedRun:
     Examples:
         >>> model, config, step = load_run("runs/rope-shakespeare-0")  # doctest: +SKIP
     """
-    folder = Path(folder)
-    name = program_of(folder)
-    if name == "tune":
+    run, folder = RunFolder(folder), Path(folder)
+    if run.name == "tune":
         raise ValueError(f"the model of a run of train.tune is in its folder: pejax.interop.load('{folder}/model')")
-    trainer = program(name)
-    config = load_config(trainer.config, folder)
+    config = run.config
     require_named(config, folder, data, pe=pe)
-    task = trainer.task(config)
+    task = run.program.task(config)
     console = user_console(stderr=True)
     step, params = restore_params(config, task.split, task.sums, folder, make_mesh(1), console)
     return LoadedRun(task.split.model(params), config, step)

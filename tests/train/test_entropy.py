@@ -72,7 +72,7 @@ def test_watching_changes_no_output_and_finds_every_layer(make, pe):
 
     def both():
         watching = EntropyExecution(axes=axes)
-        return call(watching), call(Execution()), watching.found
+        return call(watching), call(Execution()), watching.entropies
 
     watched, plain, found = jax.jit(both, compiler_options=FAST)()
     np.testing.assert_allclose(watched, plain, rtol=1e-5, atol=1e-6)
@@ -95,7 +95,7 @@ def test_layers_of_several_kinds_are_found_in_their_order():
         kernel[...] = kernel[...].at[index].set(0.0)
     watching = EntropyExecution()
     model(ids, execution=watching)
-    found = attention_entropy.entropies_by_name(watching.found)
+    found = attention_entropy.entropies_by_name(watching.entropies)
     assert list(found) == [f"entropy/layer_{layer}" for layer in range(6)]
     flat = [layer for layer in range(6) if abs(found[f"entropy/layer_{layer}"] - uniform) < 1e-5]
     assert flat == [1, 3, 4]
@@ -109,7 +109,7 @@ def test_an_encoder_decoder_has_three_attentions():
     def watch():
         watching = EntropyExecution()
         model(ids, ids, execution=watching)
-        return watching.found
+        return watching.entropies
 
     names = attention_entropy.entropies_by_name(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(watch)))
     assert len(names) == 2 + 2 * 3

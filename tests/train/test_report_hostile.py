@@ -170,6 +170,7 @@ def test_a_link_is_followed_to_a_run_and_no_further(tmp_path):
     vit_run(kept / "run" / "inner", "alibi", 0, {28: 1})
     vit_run(kept / "comparison" / "runs" / "rope-0", "rope_axial", 0, {28: 1})
     vit_run(kept / "comparison" / "deep" / "sinusoidal-0", "sinusoidal", 0, {28: 1})
+    (kept / "comparison" / "runs" / "rope-0" / "outcome.json").write_text("{}")
     (kept / "comparison" / "results.jsonl").write_text("")
     (tmp_path / "runs").mkdir()
     for name, target in {"run": kept / "run", "comparison": kept / "comparison", "all": "/", "kept": kept}.items():

@@ -24,7 +24,7 @@ from train.compare import program as comparison
 from train.compare.runs import Outcome
 from train.compare.table import Mean, cell_text
 from train.dit import judge
-from train.engine import environment
+from train.engine import environment, programs
 from train.engine.files import with_digest
 from train.engine.options import names_of
 from train.engine.results import Evaluation
@@ -90,7 +90,7 @@ def seals(run: str) -> list[dict[str, Any]]:
 
 def results_of(folder: Path) -> dict[str, Evaluation]:
     """Return the evaluations in a run folder by the name of their file."""
-    kind = evaluate.program(program_of(folder)).results
+    kind = programs.program(program_of(folder)).results
     return {path.name: kind.load(path) for path in sorted(folder.glob("results*.json"))}
 
 
@@ -142,7 +142,7 @@ def test_settings_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
     assert stored.keys() == {*MARKS, *seal["config"]["run"]}
     assert {name: stored[name] for name in seal["config"]["run"]} == seal["config"]["run"]
     assert is_run(FOLDER / run)
-    kind = evaluate.program(program_of(FOLDER / run)).config
+    kind = programs.program(program_of(FOLDER / run)).config
     config, default = load_config(kind, FOLDER / run), vars(kind())
     save_config(config, tmp_path)
     written = read(tmp_path / "config.json")
@@ -155,7 +155,7 @@ def test_settings_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
 
 def test_a_run_that_recorded_options_which_did_nothing_is_read(tmp_path: Path) -> None:
     """`train.tune --soft_cap=3` changed nothing, and its digest has it."""
-    stored, kind = read(FOLDER / "tune" / "config.json"), evaluate.program("tune").config
+    stored, kind = read(FOLDER / "tune" / "config.json"), programs.program("tune").config
     config = load_config(kind, FOLDER / "tune")
     changed = {**stored, "soft_cap": 3.0, "probe_every": 7}
     for digest in (settings_digest(config, changed), stored["run"]):

@@ -30,12 +30,7 @@ class Children:
         self._lock, self._stopped = threading.Lock(), False
 
     def launch(self, arguments: Sequence[str], log: Path) -> tuple[int, str]:
-        """Run Python with these arguments; return its exit status and the last line of its errors.
-
-        Args:
-            arguments: arguments of the interpreter.
-            log: file that the output of the process is appended to.
-        """
+        """Run Python with these arguments, its output added to a log; return its status and last line of errors."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with appended_file(log) as output:
             with self._lock:
@@ -75,13 +70,13 @@ def wait_until_free(folder: Path) -> None:
         ValueError: one still does after a minute.
     """
     path, until = folder / ".lock", time.monotonic() + GRACE
-    while path.is_file() and not path.is_symlink() and _held(path):
+    while path.is_file() and not path.is_symlink() and _is_locked(path):
         if time.monotonic() > until:
             raise ValueError(f"only one run at a time may write to {folder}, got one that is still running")
         time.sleep(0.2)
 
 
-def _held(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     lock = os.open(path, os.O_RDWR)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -106,14 +101,14 @@ def in_parallel(
         meanwhile: called about every half second, in the thread of the caller.
     """
     with ThreadPoolExecutor(jobs) as pool:
-        waiting: dict[Future[Result], Item] = {}
-        left = iter(items)
+        futures: dict[Future[Result], Item] = {}
+        queue = iter(items)
         while True:
-            while len(waiting) < jobs and (item := next(left, None)) is not None:
-                waiting[pool.submit(work, item)] = item
-            if not waiting:
+            while len(futures) < jobs and (item := next(queue, None)) is not None:
+                futures[pool.submit(work, item)] = item
+            if not futures:
                 return
-            done, _ = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)  # wakes up for signals
+            done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)  # wakes up for signals
             meanwhile()
             for future in done:
-                yield waiting.pop(future), future.result()
+                yield futures.pop(future), future.result()

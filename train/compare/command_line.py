@@ -41,12 +41,7 @@ class CompareOptions:
 
 
 def parser(default: CompareOptions, docstring: str = "") -> Parser:
-    """Return the parser of the command line.
-
-    Args:
-        default: options where the command line gives none.
-        docstring: of the program, for `--help`.
-    """
+    """Return the parser of the command line; `docstring` is that of the program, for `--help`."""
     parser = Parser("python -m train.compare", About(docstring))
     parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
     parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
@@ -59,22 +54,18 @@ def parser(default: CompareOptions, docstring: str = "") -> Parser:
 
 
 def refuse_mistyped() -> None:
-    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
     if asks_for_help(sys.argv[1:]):
         return
-    own, rest = parser(CompareOptions()).parse_known_args()
-    refuse_broken_rules(own.options)
-    if own.task not in TRAINERS:
-        refuse(f"task must be one of {', '.join(TRAINERS)}, got {own.task!r}")
-    preset = [f"--preset={own.preset}"] if own.preset and own.preset not in PRESETS else []
-    refuse_trainers(config_of(own.task), [*preset, *rest])
+    arguments, trainer_argv = parser(CompareOptions()).parse_known_args()
+    refuse_broken_rules(arguments.options)
+    if arguments.task not in TRAINERS:
+        refuse(f"task must be one of {', '.join(TRAINERS)}, got {arguments.task!r}")
+    preset = [f"--preset={arguments.preset}"] if arguments.preset and arguments.preset not in PRESETS else []
+    refuse_trainers(config_of(arguments.task), [*preset, *trainer_argv])
     try:
-        for spec in () if own.options.pe == "all" else split_list(own.options.pe, "pe"):
+        for spec in () if arguments.options.pe == "all" else split_list(arguments.options.pe, "pe"):
             require_names(spec, "pe", "encoding")
-        require_names(own.options.extend, "extend", "extension", "none")
+        require_names(arguments.options.extend, "extend", "extension", "none")
     except ValueError as wrong:
         refuse(f"{wrong}")

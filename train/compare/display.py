@@ -23,18 +23,15 @@ class Display:
 
     Attributes:
         tables: shown below the lines; to be replaced when a run has ended.
+
+    Args:
+        runs: runs, ended ones included.
+        what: word for them in the line of the total, such as "runs".
+        later: number of runs that follow these.
+        jobs: runs at a time.
     """
 
     def __init__(self, console: Console, runs: Sequence[Run], what: str, later: int, jobs: int) -> None:
-        """Show nothing yet.
-
-        Args:
-            console: prints to the user.
-            runs: runs, ended ones included.
-            what: word for them in the line of the total, such as "runs".
-            later: number of runs that follow these.
-            jobs: runs at a time.
-        """
         self.tables: Sequence[Table] = ()
         self._console, self._runs, self._what, self._later, self._jobs = console, runs, what, later, jobs
         self._began: dict[Run, tuple[float, int]] = {}  # time, and length of the log then, of each run under way
@@ -67,8 +64,8 @@ class Display:
 
     def _count(self) -> None:
         """Count the runs that have ended, and their times."""
-        found = [one for run in self._runs if (one := outcome(run)) is not None and one.status != "stopped"]
-        self._ended, self._seconds = len(found), [one.seconds for one in found if one.status == "done"]
+        outcomes = [result for run in self._runs if (result := outcome(run)) is not None and result.status != "stopped"]
+        self._ended, self._seconds = len(outcomes), [result.seconds for result in outcomes if result.status == "done"]
 
     def refresh(self) -> None:
         """Show how far the runs are: at once on a terminal, else every few seconds."""
@@ -83,18 +80,18 @@ class Display:
     def total(self) -> str:
         """Return the number of ended runs and the time left for all others, where that is known."""
         count = f"{self._ended} of {len(self._runs)} {self._what}"
-        under_way, found = self._under_way(), []
+        under_way, remaining = self._under_way(), []
         usual = sum(self._seconds) / len(self._seconds) if self._seconds else None
-        whole = [usual] if usual else []
+        durations = [usual] if usual else []
         for _, spent, progress in under_way:
-            told = [] if progress is None or math.isnan(progress.seconds) else [progress.seconds]
-            found += [max(0.0, *told, usual - spent)] if usual else told
-            whole += [] if usual else [spent + seconds for seconds in told]
+            report = [] if progress is None or math.isnan(progress.seconds) else [progress.seconds]
+            remaining += [max(0.0, *report, usual - spent)] if usual else report
+            durations += [] if usual else [spent + seconds for seconds in report]
         waiting = len(self._runs) - self._ended - len(under_way) + self._later
-        if not whole and (waiting or under_way):
+        if not durations and (waiting or under_way):
             return count
-        left = (sum(found) + max(0, waiting) * (sum(whole) / len(whole) if whole else 0.0)) / self._jobs
-        return f"{count} · {time_left(left)}" if waiting or under_way else f"{count} · done"
+        work = sum(remaining) + max(0, waiting) * (sum(durations) / len(durations) if durations else 0.0)
+        return f"{count} · {time_left(work / self._jobs)}" if waiting or under_way else f"{count} · done"
 
     def _lines(self) -> Iterator[str]:
         for run, spent, progress in self._under_way():

@@ -18,10 +18,10 @@ from train.engine.parser import parse
 from train.engine.programs import TRAINERS, program
 from train.engine.task import Program
 
-OWN = ("seed", "out", "resume", "overwrite", "stop_at", "hosts", "extend", "validation", "pe", "preset")
+FIXED = ("seed", "out", "resume", "overwrite", "stop_at", "hosts", "extend", "validation", "pe", "preset")
 """Options of a trainer that the comparison sets itself, for every run."""
 
-SPREAD = 0.1
+VALIDATION = 0.1
 """Default fraction of the training data by which candidates of a sweep are chosen."""
 
 
@@ -72,7 +72,7 @@ class Comparison(NamedTuple):
     @property
     def sweeps(self) -> bool:
         """Whether an encoding has several settings to choose from."""
-        return any(len(found) > 1 for found in self.candidates.values())
+        return any(len(settings) > 1 for settings in self.candidates.values())
 
     def config(self, candidate: Candidate, seed: int, folder: Path, validation: float = 0.0) -> RunConfig:
         """Return the config of a run.
@@ -85,30 +85,26 @@ class Comparison(NamedTuple):
 
     def command(self, candidate: Candidate, seed: int, folder: Path, validation: float = 0.0) -> list[str]:
         """Return the options of the trainer for a run, without `--resume`."""
-        own = [f"--pe={candidate.spec}", f"--seed={seed}", f"--out={folder}", "--extend=none"]
-        one = ["--devices=1"] if self.jobs > 1 else []
-        held = [f"--validation={validation}"] if validation else []
-        return [*self.argv, *candidate.options, *own, *held, *one]
+        words = [f"--pe={candidate.spec}", f"--seed={seed}", f"--out={folder}", "--extend=none"]
+        words += [f"--validation={validation}"] if validation else []
+        words += ["--devices=1"] if self.jobs > 1 else []
+        return [*self.argv, *candidate.options, *words]
 
 
 def read(argv: Sequence[str] | None = None, docstring: str = "") -> Comparison:
-    """Read the command line.
-
-    Args:
-        argv: the options; those of the process when None.
-        docstring: of the program, for `--help`.
+    """Read the command line; `docstring` is that of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
         ValueError: an option whose value breaks a rule.
     """
-    first, rest = parser(CompareOptions(), docstring).parse_known_args(argv)
-    quick = PRESETS.get(first.preset)
-    if quick:
-        first, rest = parser(dataclasses.replace(CompareOptions(), **quick)).parse_known_args(argv)
+    first, trainer_argv = parser(CompareOptions(), docstring).parse_known_args(argv)
+    defaults = PRESETS.get(first.preset)
+    if defaults:
+        first, trainer_argv = parser(dataclasses.replace(CompareOptions(), **defaults)).parse_known_args(argv)
     elif first.preset:
-        rest = [f"--preset={first.preset}", *rest]
-    return make_comparison(first.task, first.options, first.sweep, rest)
+        trainer_argv = [f"--preset={first.preset}", *trainer_argv]
+    return make_comparison(first.task, first.options, first.sweep, trainer_argv)
 
 
 def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], argv: Sequence[str]) -> Comparison:
@@ -122,16 +118,16 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
     require_rules(options)
     for word in argv:
         name = word.partition("=")[0].lstrip("-")
-        if name in OWN and name != "preset":
+        if name in FIXED and name != "preset":
             raise ValueError(f"{name} is set by the comparison for every run (seeds and pe are its own), got {word!r}")
     encodings = tuple(ENCODINGS) if options.pe == "all" else split_list(options.pe, "pe")
     import_encodings(outside_names(", ".join(encodings)))
     for spec in encodings:
         parse_pattern(spec)
-    candidates = {spec: expanded_sweeps(spec, sweeps) for spec in encodings}
-    require_swept(encodings, sweeps)
-    sweeping = any(len(found) > 1 for found in candidates.values())
-    validation = (SPREAD if sweeping else 0.0) if options.validation < 0 else options.validation
+    candidates = {spec: expand_sweeps(spec, sweeps) for spec in encodings}
+    require_encodings(sweeps, encodings)
+    sweeping = any(len(settings) > 1 for settings in candidates.values())
+    validation = (VALIDATION if sweeping else 0.0) if options.validation < 0 else options.validation
     if sweeping and not 0 < validation < 1:
         rule = "validation must be above 0 and below 1 with --sweep, since test data must not choose"
         raise ValueError(f"{rule}, got {validation}")
@@ -140,28 +136,32 @@ def make_comparison(task: str, options: CompareOptions, sweeps: Sequence[str], a
     folder = Path(options.out or f"runs/compare-{task}")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got the file {folder}")
-    found = Comparison(
+    comparison = Comparison(
         task, program(task), tuple(argv), candidates, tuple(range(options.seeds)), split_list(options.extend, "extend"),
         validation, options.jobs, folder,
     )  # fmt: skip
     for candidate in itertools.chain(*candidates.values()):
-        found.config(candidate, 0, folder / "runs", validation)
-    return found
+        comparison.config(candidate, 0, folder / "runs", validation)
+    return comparison
 
 
-def expanded_sweeps(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
+def expand_sweeps(spec: str, sweeps: Sequence[str]) -> tuple[Candidate, ...]:
     """Return the settings of an encoding: every combination of the values in the sweeps that concern it."""
     specs, options = [spec], []
     for sweep in sweeps:
         name, _, values = sweep.partition("=")
         if _of_option(sweep):
             options.append([f"--{name.strip()}={value.strip()}" for value in values.split("|")])
-        elif _swept(sweep)[0] == _name(spec):
+        elif _parse_sweep(sweep)[0] == _name(spec):
             specs = _specs(sweep)
-    return tuple(Candidate(spec, one, chosen) for one in specs for chosen in itertools.product(*options))
+    return tuple(
+        Candidate(spec, variant, trainer_options)
+        for variant in specs
+        for trainer_options in itertools.product(*options)
+    )
 
 
-def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
+def require_encodings(sweeps: Sequence[str], encodings: Sequence[str]) -> None:
     """Check that every sweep concerns an encoding of the comparison.
 
     Raises:
@@ -169,7 +169,7 @@ def require_swept(encodings: Sequence[str], sweeps: Sequence[str]) -> None:
     """
     names = [_name(spec) for spec in encodings]
     for sweep in sweeps:
-        if not _of_option(sweep) and names.count(_swept(sweep)[0]) != 1:
+        if not _of_option(sweep) and names.count(_parse_sweep(sweep)[0]) != 1:
             raise ValueError(f"sweep must name one encoding of pe ({', '.join(names)}), got {sweep!r}")
 
 
@@ -185,12 +185,8 @@ def _of_option(sweep: str) -> bool:
     return bool(name.strip().isidentifier() and equals and values)
 
 
-def _swept(sweep: str) -> tuple[str, list[ast.keyword]]:
-    """Return the name and the arguments of a sweep over arguments of an encoding.
-
-    Raises:
-        ValueError: it is written otherwise.
-    """
+def _parse_sweep(sweep: str) -> tuple[str, list[ast.keyword]]:
+    """Return the name and the arguments of a sweep over arguments of an encoding."""
     try:
         call = expression(sweep, "a sweep")
     except ValueError:
@@ -205,8 +201,8 @@ def _swept(sweep: str) -> tuple[str, list[ast.keyword]]:
 
 def _specs(sweep: str) -> list[str]:
     """Return the specs that a sweep stands for: every combination of its alternatives."""
-    name, keywords = _swept(sweep)
-    choices = [[f"{word.arg}={one}" for one in _alternatives(word.value)] for word in keywords]
+    name, keywords = _parse_sweep(sweep)
+    choices = [[f"{word.arg}={alternative}" for alternative in _alternatives(word.value)] for word in keywords]
     return [f"{name}({', '.join(words)})" for words in itertools.product(*choices)]
 
 

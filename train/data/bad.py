@@ -54,11 +54,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def way_out(name: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Add the option that leaves bad parts out to what is raised about them.
-
-    Args:
-        name: name of the data.
-        options: its arguments.
+    """Add the option that leaves bad parts out, beside those of the data, to what is raised about them.
 
     Raises:
         BadData: raised inside.

@@ -56,12 +56,7 @@ def open_prepared(name: str) -> Any:
 
 
 def open_split(builder: Any, split: str, **options: Any) -> Any:
-    """Return the records of a split, with random access.
-
-    Args:
-        builder: a data set.
-        split: name of a split that it has.
-        **options: of the builder's `as_data_source`.
+    """Return the records of a split, with random access; the options are those of the builder's `as_data_source`.
 
     Raises:
         ValueError: its files are missing or broken.

@@ -53,9 +53,6 @@ def prepare_cpu(root: Path = Path("/")) -> None:
     With one device, XLA parallelizes single operations, and all but the largest leave cores idle; with one device per
     core, the batch is sharded over the cores. For huge pages this process executes the interpreter again with `TUNABLE`
     set. Call this before heavy imports, which would otherwise run twice.
-
-    Args:
-        root: root of the file system.
     """
     prepare_imports()
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
@@ -115,11 +112,11 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    refused = re.search(r"for (?:environment '|JAX flag )(\w+)", f"{error}")
+    refusal = re.search(r"for (?:environment '|JAX flag )(\w+)", f"{error}")
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("stopped\n")
-    elif issubclass(kind, ValueError) and refused:  # by the import of JAX
-        name = refused[1].upper()
+    elif issubclass(kind, ValueError) and refusal:  # by the import of JAX
+        name = refusal[1].upper()
         sys.stderr.write(f"error: {name} must be what JAX takes, got {os.environ.get(name)!r}: {error}\n")
         sys.stderr.flush()
         os._exit(2)

@@ -80,12 +80,7 @@ def text_flops(text: TransformerConfig, batch: int, length: int) -> int:
 
 
 def vit_flops(picture: ViTConfig, batch: int) -> int:
-    """Return the FLOPs of a training step of a vision transformer at its own image size.
-
-    Args:
-        picture: the config of the model.
-        batch: B.
-    """
+    """Return the FLOPs of a training step of a vision transformer at its own image size, for a batch of B images."""
     patches = picture.grid[0] * picture.grid[1]
     layers = sum(layer_flops(layer, picture.width, patches + picture.prefix, False) for layer in picture.layers)
     heads = 2 * picture.classes * (picture.pooled + picture.distilled * picture.width)

@@ -146,9 +146,9 @@ def from_main_process(values: list[int], most: int) -> list[int]:
     """
     if jax.process_count() == 1:
         return values[:most]
-    padded = np.full(most, -1, np.int32)
-    padded[: len(values)] = values[:most]
-    return [int(value) for value in multihost_utils.broadcast_one_to_all(padded) if value >= 0]
+    array = np.full(most, -1, np.int32)
+    array[: len(values)] = values[:most]
+    return [int(value) for value in multihost_utils.broadcast_one_to_all(array) if value >= 0]
 
 
 def require_same_settings(settings: Mapping[str, Any]) -> None:

@@ -113,19 +113,15 @@ class Config(RunConfig):
         default = ((larger, larger), (double, double), (self.size, double))
         if self.frames:
             training_shape, default = (self.frames, *training_shape), ((2 * self.frames, *training_shape),)
-        others = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
-        return tuple(dict.fromkeys((training_shape, *others)))
+        evaluation_shapes = parse_shapes(self.eval_shapes, videos=self.frames > 0) if self.eval_shapes else default
+        return tuple(dict.fromkeys((training_shape, *evaluation_shapes)))
 
     def shape_at(self, size: int) -> Shape:
         """Return the shape of results at a size: a square picture of this side, or a video of so many frames."""
         return (size, self.size, self.size) if self.frames else (size, size)
 
     def validated(self) -> Self:
-        """Return the config after checking it.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it."""
         super().validated()
         if self.eval_limit < 2:
             rule = "eval_limit must be at least 2, because pictures to sample are unlimited and a covariance needs two"

@@ -16,12 +16,7 @@ DPI, SCALE, GAP, HEAD, LETTER = 150, 2, 4, 30, 8.4
 
 
 def strip(images: Float32[np.ndarray, "N *F h w C"], dataset: Dataset) -> Float[np.ndarray, "H W C"]:
-    """Return pictures side by side with a white line between them, from 0 to 1; of videos the frames, a row for each.
-
-    Args:
-        images: normalized.
-        dataset: says how they are normalized.
-    """
+    """Return normalized pictures side by side, a white line between them, from 0 to 1; of videos a row of frames."""
     if images.ndim == 5:
         rows = [strip(frames, dataset) for frames in images]
         return np.concatenate([np.pad(row, ((0, 2), (0, 0), (0, 0)), constant_values=1.0) for row in rows])

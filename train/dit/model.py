@@ -92,8 +92,8 @@ class Sampler(Split[DiT]):
         of_times, of_noise, of_classes = jax.random.split(key, 3)
         time = draw_times(of_times, len(images), self.config.times)
         noise = jax.random.normal(of_noise, images.shape)
-        dropped = jax.random.bernoulli(of_classes, self.config.class_dropout, labels.shape)
-        labels = jnp.where(dropped, self.dit.classes, labels)
+        drops = jax.random.bernoulli(of_classes, self.config.class_dropout, labels.shape)
+        labels = jnp.where(drops, self.dit.classes, labels)
         velocity = self.model(params)(noisy(images, noise, time), time, labels, execution=execution)
         losses = flow_losses(velocity, images, noise)
         return losses.mean(), {"loss": losses.sum(), "count": jnp.asarray(len(images), jnp.float32)}

@@ -22,12 +22,6 @@ def true_pictures(dataset: Dataset, source: Source, shape: Shape, indices: Int[n
     """Return pictures of a source of squares that have the longer side of the shape.
 
     A picture that is wider than high shows the whole square, stretched: its rows are averages over the area of pixels.
-
-    Args:
-        dataset: whose pictures they are.
-        source: squares, as `size_of` a shape says.
-        shape: height and width, pixels, behind the frames of videos.
-        indices: indices in the source.
     """
     batch = normalized_batch(dataset, source, indices)
     return Pictures(average_areas(batch["image"], shape), batch["label"])

@@ -1,7 +1,7 @@
 """The training step of a program on shapes, without data or arrays, and its sizes and arithmetic."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -105,7 +105,10 @@ def work_of(config: RunConfig, layers: tuple[LayerConfig, ...], masked: bool, *,
         tokens: T, per example.
         **sizes: the fields that do not follow from these.
     """
-    mean = lambda numbers: sum(numbers) // len(layers)
+
+    def mean(numbers: Iterable[int]) -> int:
+        return sum(numbers) // len(layers)
+
     products = [layer_products(layer, config.width) for layer in layers]
     pairs = sum(layer_pairs(layer, tokens, masked) for layer in layers)
     return Work(

@@ -31,12 +31,12 @@ class EntropyExecution(Execution):
     Attributes:
         axes: A, number of position axes.
         heads: whether every head is recorded, `(L, H)`, in place of their mean.
-        found: entropies `(L,)`, indexed by stack of layers and by attention call within a layer.
+        entropies: `(L,)` each, indexed by stack of layers and by attention call within a layer.
     """
 
     axes: int = 1
     heads: bool = False
-    found: list[list[Float[Array, "L *H"]]] = dataclasses.field(default_factory=list)
+    entropies: list[list[Float[Array, "L *H"]]] = dataclasses.field(default_factory=list)
 
     @property
     def attention(self) -> Callable[..., Any]:
@@ -44,8 +44,8 @@ class EntropyExecution(Execution):
         return self._attend
 
     def _attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
-        measured = head_entropies if self.heads else entropy
-        self.found[-1].append(measured(q, k, self.axes, **options))
+        measure = head_entropies if self.heads else entropy
+        self.entropies[-1].append(measure(q, k, self.axes, **options))
         return dot_product_attention(q, k, v, **options)
 
     def scan(
@@ -53,28 +53,28 @@ class EntropyExecution(Execution):
     ) -> tuple[Array, tuple[Any, ...]]:
         """Apply the layers in order and collect their entropies beside their caches."""
 
-        def recorded(x: Array, layers: Sequence[Any]) -> tuple[Array, tuple[tuple[Any, ...], list[list[Array]]]]:
+        def record(x: Array, layers: Sequence[Any]) -> tuple[Array, tuple[tuple[Any, ...], list[list[Array]]]]:
             caches, entropies = [], []
             for step, layer in zip(steps, layers, strict=True):
-                self.found.append([])
+                self.entropies.append([])
                 x, cache = step(x, layer)
                 caches.append(cache)
-                entropies.append(self.found.pop())
+                entropies.append(self.entropies.pop())
             return x, (tuple(caches), entropies)
 
-        x, (caches, by_place) = jax.lax.scan(recorded, x, layers)
+        x, (caches, by_place) = jax.lax.scan(record, x, layers)
         calls = [jnp.concatenate(jnp.stack(places, axis=1)) for places in zip(*by_place, strict=True)]
         if first:  # these layers follow those of another run
-            self.found[-1] = [jnp.concatenate(both) for both in zip(self.found[-1], calls, strict=True)]
+            self.entropies[-1] = [jnp.concatenate(pair) for pair in zip(self.entropies[-1], calls, strict=True)]
         else:
-            self.found.append(calls)
+            self.entropies.append(calls)
         return x, caches
 
 
 def entropy_probe(
     run: Callable[[Any, EntropyExecution], Any], *, axes: int = 1, heads: bool = False
 ) -> Callable[[Any], list[list[Float[Array, "L *H"]]]]:
-    """Return the compiled function `(params) -> entropies`, indexed as `EntropyExecution.found`.
+    """Return the compiled function `(params) -> entropies`, indexed as `EntropyExecution.entropies`.
 
     Args:
         run: `(params, execution)` applies a model.
@@ -84,9 +84,9 @@ def entropy_probe(
 
     @jax.jit
     def measure(params: Any) -> list[list[Array]]:
-        watching = EntropyExecution(axes=axes, heads=heads)
-        run(params, watching)
-        return watching.found
+        recorder = EntropyExecution(axes=axes, heads=heads)
+        run(params, recorder)
+        return recorder.entropies
 
     return measure
 
@@ -100,46 +100,54 @@ def entropy(q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int,
         axes: A, number of position axes.
         **options: other arguments of `dot_product_attention`.
     """
-    weights = weights_of_some(q, k, axes, **options)
-    seen = jnp.sum(weights)  # every row that sees a key sums to 1
-    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / seen
+    weights = weights_of_queries(q, k, axes, **options)
+    total = jnp.sum(weights)  # every row that sees a key sums to 1
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights)) / total
 
 
 def head_entropies(
     q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
 ) -> Float[Array, " H"]:
     """Return the mean entropy of the weights of each head, in nats; the arguments are those of `entropy`."""
-    weights = weights_of_some(q, k, axes, **options)
-    others = tuple(axis for axis in range(weights.ndim) if axis != weights.ndim - 3)
-    return -jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=others) / jnp.sum(weights, axis=others)
+    weights = weights_of_queries(q, k, axes, **options)
+    other_axes = tuple(axis for axis in range(weights.ndim) if axis != weights.ndim - 3)
+    return -jnp.sum(jax.scipy.special.xlogy(weights, weights), axis=other_axes) / jnp.sum(weights, axis=other_axes)
 
 
-def weights_of_some(
+def weights_of_queries(
     q: Float[Array, "*B T H D"], k: Float[Array, "*B S K D"], axes: int, **options: Any
 ) -> Float[Array, "*B H Q S"]:
     """Return the attention weights of up to `QUERIES` queries; the arguments are those of `entropy`."""
     length = q.shape[-3]
     rows = np.unique(np.linspace(0, length - 1, min(QUERIES, length)).round().astype(int))
-    given = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
-    positions = given.pop("positions", jnp.arange(length))
+    attention_options = {name: value for name, value in options.items() if name not in IGNORED_OPTIONS}
+    positions = attention_options.pop("positions", jnp.arange(length))
     tokens = positions if isinstance(positions, TokenPositions) else TokenPositions(positions)
-    keys = given.pop("k_positions", None)
-    given |= {"positions": select_tokens(tokens, rows, axes), "k_positions": tokens if keys is None else keys}
-    return attention_weights(q[..., rows, :, :], k, **given)
+    keys = attention_options.pop("k_positions", None)
+    attention_options |= {
+        "positions": select_tokens(tokens, rows, axes),
+        "k_positions": tokens if keys is None else keys,
+    }
+    return attention_weights(q[..., rows, :, :], k, **attention_options)
 
 
 def select_tokens(tokens: TokenPositions, rows: np.ndarray, axes: int) -> TokenPositions:
     """Return the positions of some tokens of each sequence."""
-    take = lambda leaf: None if leaf is None else jnp.take(leaf, rows, axis=-1)
+
+    def take(leaf: Array | None) -> Array | None:
+        return None if leaf is None else jnp.take(leaf, rows, axis=-1)
+
     positions = jnp.take(tokens.positions, rows, axis=-1 if axes == 1 else -2)
     return TokenPositions(positions, take(tokens.order), take(tokens.has_position), take(tokens.segment_ids))
 
 
-def entropies_by_name(found: list[list[Float[Array, " L"]]]) -> dict[str, float]:
+def entropies_by_name(entropies: list[list[Float[Array, " L"]]]) -> dict[str, float]:
     """Return entropies by name: "entropy/layer_3", or "entropy/layer_3/1" for a second attention call in that layer."""
     return {
-        f"entropy/{f'stack_{stack}/' if len(found) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(value)
-        for stack, calls in enumerate(jax.device_get(found))
+        f"entropy/{f'stack_{stack}/' if len(entropies) > 1 else ''}layer_{layer}{f'/{call}' if call else ''}": float(
+            value
+        )
+        for stack, calls in enumerate(jax.device_get(entropies))
         for call, layers in enumerate(calls)
         for layer, value in enumerate(layers)
     }

@@ -71,13 +71,13 @@ class Parser(simple_parsing.ArgumentParser):
     Args:
         prog: the command, `python -m train.vit`.
         about: what `--help` says beside the options.
-        others: names of options that are passed on to another parser.
+        passed_on: names of options that are passed on to another parser.
     """
 
-    def __init__(self, prog: str, about: About, others: Collection[str] = ()) -> None:
+    def __init__(self, prog: str, about: About, passed_on: Collection[str] = ()) -> None:
         super().__init__(prog=prog, usage="%(prog)s [options]", allow_abbrev=False, formatter_class=HelpFormatter)
         self._about = about
-        self._others = [f"--{name}" for name in others]
+        self._passed_on = [f"--{name}" for name in passed_on]
         self._words: list[str] = []
 
     def format_help(self) -> str:
@@ -95,43 +95,39 @@ class Parser(simple_parsing.ArgumentParser):
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.option_strings and action.nargs in ("*", "+") and action.type is not str:
-            joined = [one.split(",") if re.fullmatch(r"\d+(,\d+)+", one) else [one] for one in arg_strings]
-            arg_strings = [part for parts in joined for part in parts]
+            words = (word.split(",") if re.fullmatch(r"\d+(,\d+)+", word) else [word] for word in arg_strings)
+            arg_strings = [part for parts in words for part in parts]
         return super()._get_values(action, arg_strings)
 
     def refuse_mistyped(self) -> None:
-        """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-        Raises:
-            SystemExit: status 2, after a line that names the option, the rule and the value.
-        """
+        """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
         if not asks_for_help(sys.argv[1:]):  # its text is that of the program
-            parsed = self.parse_args()
-            refuse_broken_rules(*(value for value in vars(parsed).values() if dataclasses.is_dataclass(value)))
+            values = vars(self.parse_args()).values()
+            refuse_broken_rules(*(value for value in values if dataclasses.is_dataclass(value)))
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None, **others: Any) -> Any:
+    def parse_known_args(self, args: Any = None, namespace: Any = None, **options: Any) -> Any:
         """Parse as argparse does; the words are kept for `error`."""
         self._words = [*(sys.argv[1:] if args is None else args)]
-        return super().parse_known_args(args, namespace, **others)
+        return super().parse_known_args(args, namespace, **options)
 
     def error(self, message: str) -> NoReturn:
         """Print the error, with the closest option for an unknown one, and exit."""
-        known = [*self._others, *(option for action in self._actions for option in action.option_strings)]
+        names = [*self._passed_on, *(option for action in self._actions for option in action.option_strings)]
         unknown = re.match(r"unrecognized arguments: (--\w[\w-]*)", message)
         if unknown:
-            message = unknown_option(unknown[1], known)
+            message = unknown_option(unknown[1], names)
         elif message.startswith("the following arguments are required"):  # one of them may be mistyped
-            named = [word.partition("=")[0] for word in self._words if word.startswith("--")]
-            message = next((unknown_option(name, known) for name in named if name not in known), message)
+            words = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            message = next((unknown_option(word, names) for word in words if word not in names), message)
         refuse(message)
 
 
-def unknown_option(option: str, known: Collection[str]) -> str:
-    """Return the message for an option that is not known, with the one that it stands for or is close to."""
+def unknown_option(option: str, names: Collection[str]) -> str:
+    """Return the message for an option that is not among the names, with the one that it stands for or is close to."""
     word = option.removeprefix("--").replace("-", "_").lower()
-    meant = [f"--{name}" for name, words in SYNONYMS.items() if word in words.split() and f"--{name}" in known]
-    near = meant or difflib.get_close_matches(f"--{word}", known, n=1, cutoff=CUTOFF)
-    return f"unknown option {option}; " + (f"did you mean {near[0]}?" if near else "see --help")
+    synonyms = [f"--{name}" for name, words in SYNONYMS.items() if word in words.split() and f"--{name}" in names]
+    guesses = synonyms or difflib.get_close_matches(f"--{word}", names, n=1, cutoff=CUTOFF)
+    return f"unknown option {option}; " + (f"did you mean {guesses[0]}?" if guesses else "see --help")
 
 
 Kind = TypeVar("Kind", bound=RunConfig)
@@ -146,24 +142,16 @@ def read_options(default: Kind, argv: Sequence[str] | None = None, docstring: st
     groups = {name: facts.get("group", "") for name, facts in facts_of(default).items()}
     parser = Parser(f"python -m train.{default.program}", About(docstring, default.first, groups))
     parser.add_arguments(type(default), dest="config", default=default)
-    return dataclasses.replace(parser.parse_args(argv).config, **recorded(default))
+    return dataclasses.replace(parser.parse_args(argv).config, **recorded_settings(default))
 
 
-def recorded(config: RunConfig) -> dict[str, Any]:
+def recorded_settings(config: RunConfig) -> dict[str, Any]:
     """Return the settings that are no options."""
     return {name: getattr(config, name) for name, facts in facts_of(config).items() if facts.get("recorded")}
 
 
 def refuse_mistyped(kind: type[RunConfig], argv: Sequence[str] | None = None) -> None:
-    """End with status 2 if the command line of a trainer breaks a rule that is known without its imports.
-
-    Args:
-        kind: the config of the trainer.
-        argv: the options; those of the process when None.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of a trainer breaks a rule that is known without its imports."""
     argv = sys.argv[1:] if argv is None else argv
     if asks_for_help(argv):  # its text is that of the program
         return
@@ -204,14 +192,14 @@ def refuse(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def require_names(spec: str, option: str, kind: str, *others: str) -> None:
+def require_names(spec: str, option: str, kind: str, *extras: str) -> None:
     """Check the names of encodings or extensions in a spec or a list of specs, as far as it is a Python expression.
 
     Args:
         spec: the spec.
-        option: that gives it.
+        option: the option that gives it.
         kind: "encoding" or "extension".
-        *others: names beside those of the library.
+        *extras: names beside those of the library.
 
     Raises:
         ValueError: naming the option, the name and those that there are.
@@ -224,12 +212,12 @@ def require_names(spec: str, option: str, kind: str, *others: str) -> None:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # left to the library, whose reader says where
         return
-    known = library_names(f"{kind}s")
+    names = library_names(f"{kind}s")
     for name in _names(tree):
-        if name not in (*known, *others):
-            near = difflib.get_close_matches(name, known, n=1)
-            guess = f"; did you mean {near[0]!r}?" if near else "."
-            raise ValueError(f"unknown {kind} {name!r}{guess} Known: {', '.join(known)}")
+        if name not in (*names, *extras):
+            guesses = difflib.get_close_matches(name, names, n=1)
+            guess = f"; did you mean {guesses[0]!r}?" if guesses else "."
+            raise ValueError(f"unknown {kind} {name!r}{guess} Known: {', '.join(names)}")
 
 
 def _names(tree: ast.AST) -> Iterator[str]:

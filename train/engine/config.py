@@ -223,8 +223,8 @@ class RunConfig:
 
     def weights_settings(self) -> dict[str, Any]:
         """Return the settings that the weights depend on, by name: of a list of extensions, the one in training."""
-        free = {*names_of(self, "free")} - {*names_of(self, "trains")}
-        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in free}
+        names = {*names_of(self, "free")} - {*names_of(self, "trains")}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if name not in names}
         return {**values, "extend": self.extensions[0]} if "extend" in values and self.extensions else values
 
 
@@ -257,17 +257,17 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
     Raises:
         ValueError: an empty term, the same one twice, or parentheses that do not match.
     """
-    found, depth, term = [], 0, ""
+    terms, depth, term = [], 0, ""
     for character in text:
         depth += (character in "([") - (character in ")]")
         if character == "," and depth == 0:
-            found.append(term.strip())
+            terms.append(term.strip())
             term = ""
         else:
             term += character
-    found.append(term.strip())
-    if depth or not all(found):
+    terms.append(term.strip())
+    if depth or not all(terms):
         raise ValueError(f"{name} must be a list separated by commas, got {text!r}")
-    if len(set(found)) < len(found):
+    if len(set(terms)) < len(terms):
         raise ValueError(f"{name} must name each once, got {text!r}")
-    return tuple(found)
+    return tuple(terms)

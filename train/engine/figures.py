@@ -37,18 +37,14 @@ def curve(points: Iterable[tuple[int, float, tuple[float, float]]]) -> Curve:
 
 
 def plot(axes: Axes, runs: Sequence[Evaluation], curves: Sequence[Curve], trained: str) -> None:
-    """Draw one curve per run, its interval as a band, and a line at the trained size or length.
+    """Draw one curve per run, named by its label, its interval as a band, and a line at the trained size or length."""
 
-    Args:
-        axes: axes that the curves are drawn on.
-        runs: their labels name the curves.
-        curves: one per run.
-        trained: label of the line.
-    """
-    last = lambda curve: [value for value in curve.value if not math.isnan(value)][-1:]
-    looks = line_styles([run.label for run in runs])
-    for i in sorted(range(len(runs)), key=lambda i: last(curves[i]), reverse=True):
-        curve, (number, line, marker) = curves[i], looks[i]
+    def last_value(i: int) -> list[float]:
+        return [value for value in curves[i].value if not math.isnan(value)][-1:]
+
+    styles = line_styles([run.label for run in runs])
+    for i in sorted(range(len(runs)), key=last_value, reverse=True):
+        curve, (number, line, marker) = curves[i], styles[i]
         color = COLORS[number]
         low, high = zip(*curve.interval, strict=True)
         if not any(map(math.isinf, (*low, *high))):

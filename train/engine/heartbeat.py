@@ -26,12 +26,7 @@ class Heartbeat:
     """
 
     def __init__(self, console: Console, line: Callable[[], str]) -> None:
-        """Print nothing yet.
-
-        Args:
-            console: prints to the user.
-            line: returns what is being done now; called in another thread.
-        """
+        """Print nothing yet; `line` returns what is being done now, and is called in another thread."""
         self._console, self._line = console, line
         self.begun = self._last = time.perf_counter()
         self._ended = threading.Event()

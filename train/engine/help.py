@@ -20,7 +20,7 @@ class About:
     """What `--help` says beside the options.
 
     Args:
-        docstring: of the program's module: a sentence, examples in indented lines, then paragraphs.
+        docstring: docstring of the program's module: a sentence, examples in indented lines, then paragraphs.
         first: names of the options that matter most, which come first; empty = all options are in one list.
         groups: titles of the groups of the others, by their names.
     """
@@ -60,9 +60,9 @@ class HelpFormatter(SimpleHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("examples:"):  # commands are copied, so they are not broken
             return "\n".join(_example(line, width) for line in text.splitlines()) if width < NARROW - 2 else text
-        return "\n\n".join(self._filled(part, width) for part in text.split("\n\n"))
+        return "\n\n".join(self._fill_paragraph(part, width) for part in text.split("\n\n"))
 
-    def _filled(self, part: str, width: int) -> str:
+    def _fill_paragraph(self, part: str, width: int) -> str:
         """Return a paragraph as it is, or wrapped anew if the terminal is narrower."""
         if max(map(len, part.splitlines()), default=0) <= width:
             return part
@@ -85,17 +85,26 @@ class HelpFormatter(SimpleHelpFormatter):
 
 def _example(line: str, width: int) -> str:
     """Return a command, and on lines of their own what it does."""
-    command, _, told = line.partition(" " * 3)
+    command, _, description = line.partition(" " * 3)
     indent = " " * 6
-    return "\n".join([command, *textwrap.wrap(told.strip(), width, initial_indent=indent, subsequent_indent=indent)])
+    return "\n".join(
+        [command, *textwrap.wrap(description.strip(), width, initial_indent=indent, subsequent_indent=indent)]
+    )
 
 
 def sections(actions: Iterable[argparse.Action], about: About) -> dict[str, list[argparse.Action]]:
     """Return the options by the titles of their sections, without empty ones."""
-    rest = {action.dest.rpartition(".")[2]: action for action in actions}
-    arguments = [rest.pop(name) for name, action in [*rest.items()] if not action.option_strings]
-    first = [rest.pop(name) for name in about.first]
-    groups = {title: [rest.pop(name) for name in [*rest] if about.groups.get(name) == title] for title in GROUPS}
-    others = "other options" if first else "options"
-    titled = {"arguments": arguments, "the options that matter first": first, **groups, others: [*rest.values()]}
-    return {title: members for title, members in titled.items() if members}
+    remaining = {action.dest.rpartition(".")[2]: action for action in actions}
+    arguments = [remaining.pop(name) for name, action in [*remaining.items()] if not action.option_strings]
+    first = [remaining.pop(name) for name in about.first]
+    groups = {
+        title: [remaining.pop(name) for name in [*remaining] if about.groups.get(name) == title] for title in GROUPS
+    }
+    last_title = "other options" if first else "options"
+    sections_by_title = {
+        "arguments": arguments,
+        "the options that matter first": first,
+        **groups,
+        last_title: [*remaining.values()],
+    }
+    return {title: members for title, members in sections_by_title.items() if members}

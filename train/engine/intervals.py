@@ -71,29 +71,29 @@ class Score(NamedTuple):
         return self.value
 
 
-def share(correct: int, count: int, each: str) -> Score:
+def share(correct: int, count: int, text: str) -> Score:
     """Return the score of right answers, in percent, with Wilson's interval.
 
     Args:
         correct: number of right ones.
         count: number of all.
-        each: which ones are right, by `packed`; empty = unknown.
+        text: which ones are right, by `packed`; empty = unknown.
 
     Raises:
         ValueError: numbers that do not fit each other.
     """
     low, high = wilson(correct, count)
     score = Score(100 * correct / count, 100 * low, 100 * high, count)
-    if not each:
+    if not text:
         return score
-    bits = np.frombuffer(_bytes_of(each, -(-count // 8)), np.uint8)
+    bits = np.frombuffer(_bytes_of(text, -(-count // 8)), np.uint8)
     outcomes = np.unpackbits(bits, count=count).astype(np.float64)
     if outcomes.sum() != correct:
         raise ValueError(f"each must have correct={correct} right ones, got {int(outcomes.sum())}")
     return score._replace(outcomes=outcomes)
 
 
-def difference(one: Score, other: Score) -> tuple[float, float] | None:
+def difference(first: Score, second: Score) -> tuple[float, float] | None:
     """Return the difference of two scores of the same examples, and half the width of its 95 % interval.
 
     `d = x - y`, below it `sqrt(a² + b² - 2rab)` with `a = x - low(x)`, `b = high(y) - y`, above it the same of the
@@ -104,10 +104,6 @@ def difference(one: Score, other: Score) -> tuple[float, float] | None:
     Of logarithms, both are multiplied by the slope `(exp(x) - exp(y)) / (x - y)`: perplexities are told apart where
     their losses are.
 
-    Args:
-        one: the first score.
-        other: the second score, of the same unit.
-
     Returns:
         Both in the unit of the numbers; half is NaN where an interval is infinite. None: not of equally many examples.
 
@@ -116,23 +112,23 @@ def difference(one: Score, other: Score) -> tuple[float, float] | None:
         data", Statistics in Medicine 17(22), method 8; Zou and Donner 2008, "Construction of confidence limits about
         effect measures", Statistics in Medicine 27(10).
     """
-    if one.count != other.count:
+    if first.count != second.count:
         return None
-    x, y, d = one.value, other.value, one.value - other.value
-    ends = (x - one.low, other.high - y), (one.high - x, y - other.low)
-    r = correlation(one.outcomes, other.outcomes)
-    found = one.number - other.number
-    slope = found / d if d else one.number if one.log else 1.0
-    if not all(map(math.isfinite, (found, *ends[0], *ends[1]))):
-        return found, math.nan
-    return found, slope * max(math.sqrt(max(0.0, a * a + b * b - 2 * r * a * b)) for a, b in ends)
+    x, y, d = first.value, second.value, first.value - second.value
+    ends = (x - first.low, second.high - y), (first.high - x, y - second.low)
+    r = correlation(first.outcomes, second.outcomes)
+    gap = first.number - second.number
+    slope = gap / d if d else first.number if first.log else 1.0
+    if not all(map(math.isfinite, (gap, *ends[0], *ends[1]))):
+        return gap, math.nan
+    return gap, slope * max(math.sqrt(max(0.0, a * a + b * b - 2 * r * a * b)) for a, b in ends)
 
 
-def correlation(one: np.ndarray | None, other: np.ndarray | None) -> float:
+def correlation(first: np.ndarray | None, second: np.ndarray | None) -> float:
     """Return the correlation of two lists of numbers; 0 where one is missing, constant, or of another length."""
-    if one is None or other is None or len(one) != len(other):
+    if first is None or second is None or len(first) != len(second):
         return 0.0
-    x, y = one - one.mean(), other - other.mean()
+    x, y = first - first.mean(), second - second.mean()
     scale = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / scale if scale else 0.0
 
@@ -143,29 +139,25 @@ LARGEST = 7500
 
 def packed(outcomes: np.ndarray) -> str:
     """Return outcomes as text: bits of right and wrong answers, or losses in float32; empty if they are too many."""
-    stored = np.packbits(outcomes) if outcomes.dtype == bool else outcomes.astype("<f4")
-    return base64.b64encode(stored.tobytes()).decode() if stored.nbytes <= LARGEST else ""
+    array = np.packbits(outcomes) if outcomes.dtype == bool else outcomes.astype("<f4")
+    return base64.b64encode(array.tobytes()).decode() if array.nbytes <= LARGEST else ""
 
 
-def unpacked_losses(each: str) -> Float[np.ndarray, " N"] | None:
+def unpacked_losses(text: str) -> Float[np.ndarray, " N"] | None:
     """Return losses from their text by `packed`; None if it is empty.
 
     Raises:
         ValueError: it is not the text of losses.
     """
-    return np.frombuffer(_bytes_of(each), "<f4").astype(np.float64) if each else None
+    return np.frombuffer(_bytes_of(text), "<f4").astype(np.float64) if text else None
 
 
-def _bytes_of(each: str, size: int | None = None) -> bytes:
-    """Return the bytes in a text.
-
-    Raises:
-        ValueError: there are none, or they are not as many.
-    """
+def _bytes_of(text: str, size: int | None = None) -> bytes:
+    """Return the bytes in a text, `size` of them, or a multiple of 4."""
     try:
-        found = base64.b64decode(each, validate=True)
+        content = base64.b64decode(text, validate=True)
     except binascii.Error as wrong:
         raise ValueError(f"each must be outcomes in base64: {wrong}") from None
-    if len(found) != size if size is not None else len(found) % 4:
-        raise ValueError(f"each must be {size if size is not None else 'a multiple of 4'} bytes, got {len(found)}")
-    return found
+    if len(content) != size if size is not None else len(content) % 4:
+        raise ValueError(f"each must be {size if size is not None else 'a multiple of 4'} bytes, got {len(content)}")
+    return content

@@ -24,17 +24,17 @@ def line_styles(labels: Sequence[str]) -> list[LineStyle]:
 
     A label that begins with an encoding has its style, or its color if another label has the style already.
     """
-    own = [LINES.get(found[0]) if (found := re.match(r"\w+(?=$|[ (,])", label)) else None for label in labels]
-    kept, found = {style for style in own if style}, []
-    for style in own:
-        if style is None or style in found:
-            style = next((one for one in _others(style) if one not in kept), numbered(len(found)))
-            kept.add(style)
-        found.append(style)
-    return found
+    presets = [LINES.get(name[0]) if (name := re.match(r"\w+(?=$|[ (,])", label)) else None for label in labels]
+    reserved, styles = {style for style in presets if style}, []
+    for style in presets:
+        if style is None or style in styles:
+            style = next((choice for choice in _alternatives(style) if choice not in reserved), numbered(len(styles)))
+            reserved.add(style)
+        styles.append(style)
+    return styles
 
 
-def _others(style: LineStyle | None) -> Iterator[LineStyle]:
+def _alternatives(style: LineStyle | None) -> Iterator[LineStyle]:
     """Yield other styles of this color, with other dashes first; for None, styles of all colors."""
     if style is None:
         for dash, marker, color in itertools.product(DASHES, MARKERS, range(len(COLORS))):

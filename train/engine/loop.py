@@ -59,17 +59,11 @@ def init_state(params: Any, recipe: Recipe) -> TrainState:
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
-    """Return the shardings of the state: those of the parameters for all that belongs to one, replicated for the rest.
-
-    Args:
-        split: the model, a `Split`.
-        recipe: recipe of the step.
-        mesh: the devices.
-    """
+    """Return the shardings of the state: those of the parameters for all that belongs to one, else replicated ones."""
     everywhere, params = replicated_sharding(mesh), parameter_shardings(split.variables, mesh)
     state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
     opt = optax.tree.map_params(
-        recipe.optimizer, lambda _, own: own, state.opt, params, transform_non_params=lambda _: everywhere
+        recipe.optimizer, lambda _, sharding: sharding, state.opt, params, transform_non_params=lambda _: everywhere
     )
     parts: Any = {"params": params, "opt": opt, "average": params if recipe.average else None, "step": everywhere}
     parts |= {"sums": dict.fromkeys(recipe.sums, everywhere), "watch": jax.tree.map(lambda _: everywhere, state.watch)}
@@ -78,8 +72,11 @@ def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
 
 def state_shapes(split: Any, recipe: Recipe, shardings: Any) -> TrainState:
     """Return the shapes of the state, with the shardings that `state_shardings` returns."""
-    split_as = lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-    return jax.tree.map(split_as, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
+
+    def shard(leaf: jax.ShapeDtypeStruct, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(shard, jax.eval_shape(partial(init_state, recipe=recipe), split.shapes), shardings)
 
 
 def make_step(
@@ -99,27 +96,31 @@ def make_step(
     on_cpu = mesh.devices.flat[0].platform == "cpu"
 
     def step(state: TrainState, batch: Any, *frozen: Any) -> TrainState:
-        own = partial(loss, frozen=frozen[0]) if frozen else loss
-        grads, sums = accumulated_gradients(own, recipe.accumulate)(
+        objective = partial(loss, frozen=frozen[0]) if frozen else loss
+        grads, sums = accumulated_gradients(objective, recipe.accumulate)(
             state.params, batch, step_key(recipe.seed, state.step)
         )
         mean, norm = sums["loss"] / jnp.maximum(sums["count"], 1.0), optax.tree.norm(grads)
-        accepted, watched = metrics.checked_step(state.watch, state.step, mean, norm, recipe.spike)
+        accepted, watch = metrics.checked_step(state.watch, state.step, mean, norm, recipe.spike)
 
         def update(grads: Any, weights: Weights) -> Weights:
             return metrics.select(accepted, updated_weights(recipe, grads, norm, weights), weights)
 
         weights = Weights(state.params, state.opt, state.average)
         weights = layer_by_layer(update, recipe.optimizer, grads, weights) if on_cpu else update(grads, weights)
-        counted = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
-        taken, sums = metrics.select(accepted, counted, (state.step, state.sums))
-        return TrainState(*weights, taken, sums, watched)
+        counters = state.step + 1, jax.tree.map(jnp.add, state.sums, sums)
+        number, sums = metrics.select(accepted, counters, (state.step, state.sums))
+        return TrainState(*weights, number, sums, watch)
 
-    more = () if frozen is None else (frozen,)
+    constants = () if frozen is None else (frozen,)  # arguments, since captured arrays become constants of the program
     program = jax.jit(
         step,
         donate_argnums=0,
-        in_shardings=(shardings, batch_sharding(mesh), *(jax.tree.map(lambda x: x.sharding, one) for one in more)),
+        in_shardings=(
+            shardings,
+            batch_sharding(mesh),
+            *(jax.tree.map(lambda x: x.sharding, tree) for tree in constants),
+        ),
         out_shardings=shardings,
         compiler_options=TRAINING_COMPILER if on_cpu else None,
     )
@@ -142,16 +143,16 @@ def accumulated_gradients(loss: Loss, parts: int) -> Callable[[Any, Any, Array],
         return gradients
 
     def in_parts(params: Any, batch: Any, key: Array) -> tuple[Any, Metrics]:
-        cut = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0), batch)
+        parts_of_batch = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0), batch)
 
         def add(total: tuple[Any, Metrics], part: tuple[Any, Array]) -> tuple[Any, None]:
             grads, sums = gradients(params, *part)
-            weighted = jax.tree.map(lambda leaf: sums["count"] * leaf, grads)
-            return jax.tree.map(jnp.add, total, (weighted, sums)), None
+            products = jax.tree.map(lambda leaf: sums["count"] * leaf, grads)
+            return jax.tree.map(jnp.add, total, (products, sums)), None
 
-        shapes = jax.eval_shape(gradients, params, jax.tree.map(lambda x: x[0], cut), key)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (grads, sums), _ = jax.lax.scan(add, nothing, (cut, jax.random.split(key, parts)))
+        shapes = jax.eval_shape(gradients, params, jax.tree.map(lambda x: x[0], parts_of_batch), key)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (grads, sums), _ = jax.lax.scan(add, zeros, (parts_of_batch, jax.random.split(key, parts)))
         return jax.tree.map(lambda leaf: leaf / jnp.maximum(sums["count"], 1.0), grads), sums
 
     return in_parts
@@ -178,8 +179,8 @@ class Stop:
         return True
 
     def __enter__(self) -> "Stop":
-        heard = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,)
-        self._handlers = {number: signal.signal(number, self._ask) for number in heard}
+        numbers = (signal.SIGINT, signal.SIGTERM) if jax.process_count() == 1 else (signal.SIGINT,)
+        self._handlers = {number: signal.signal(number, self._ask) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -189,8 +190,8 @@ class Stop:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.signal = number
-        for again in self._handlers:
-            signal.signal(again, signal.SIG_DFL)
+        for name in self._handlers:
+            signal.signal(name, signal.SIG_DFL)
         if jax.process_count() > 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -267,13 +268,14 @@ def run(
             reporting = at % plan.log_every == 0 or at == plan.steps
             probing = plan.probe is not None and plan.probe_every and at % plan.probe_every == 0
             saving = at % plan.checkpoint_every == 0 and at < last
+            # looked at only where the host waits for the devices anyway, so that steps are launched ahead of them
             if (reporting or probing or saving) and jax.device_get(state.watch.halted):
                 break
             if reporting:
-                sums, watched = jax.device_get((state.sums, state.watch))
+                sums, watch = jax.device_get((state.sums, state.watch))
                 extra = {
                     **plan.extra(at),
-                    **metrics.gradient_norms(watched),
+                    **metrics.gradient_norms(watch),
                     **metrics.figures_by_name(figures(state.params)),
                 }
                 report(at, sums, extra)

@@ -62,8 +62,8 @@ def schedule_of(config: RunConfig, ends: Sequence[int], warmup: int) -> optax.Sc
     def schedule(step: Any) -> Any:
         rate = cosines[0](step)
         for begin, cosine in zip(ends[:-1], cosines[1:], strict=True):
-            risen = jnp.clip((step - begin) / max(1, warmup), 0.0, 1.0)
-            longer = config.lr_end + risen * (cosine(step) - config.lr_end)
+            rise = jnp.clip((step - begin) / max(1, warmup), 0.0, 1.0)
+            longer = config.lr_end + rise * (cosine(step) - config.lr_end)
             rate = jnp.where(step >= begin, longer, rate)
         return rate
 
@@ -72,8 +72,12 @@ def schedule_of(config: RunConfig, ends: Sequence[int], warmup: int) -> optax.Sc
 
 def decay_mask(params: Any) -> Any:
     """Return for every parameter whether it gets weight decay: kernels outside `NO_DECAY` do."""
-    kernel = lambda path, _: path_names(path)[-1] == "kernel" and not set(path_names(path)) & set(NO_DECAY)
-    return jax.tree_util.tree_map_with_path(kernel, params)
+
+    def decays(path: Any, leaf: Any) -> bool:
+        del leaf
+        return path_names(path)[-1] == "kernel" and not set(path_names(path)) & set(NO_DECAY)
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def path_names(path: Any) -> list[str]:
@@ -87,16 +91,16 @@ def trust_ratios() -> optax.GradientTransformation:
     Layers are stacked on the leading axis, and each has its own ratio. The ratio is 1 if either norm is 0.
     """
 
-    def scaled(path: Any, update: Array, param: Array, decays: bool) -> Array:
+    def scale(path: Any, update: Array, param: Array, decays: bool) -> Array:
         if not decays:
             return update
         axes = tuple(range(1 if STACKED in path_names(path) else 0, param.ndim))
-        norms = [norm(x, axes) for x in (param, update)]
-        known = (norms[0] > 0) & (norms[1] > 0)
-        return update * jnp.where(known, norms[0] / jnp.where(known, norms[1], 1.0), 1.0)
+        size, step = (norm(x, axes) for x in (param, update))
+        positive = (size > 0) & (step > 0)
+        return update * jnp.where(positive, size / jnp.where(positive, step, 1.0), 1.0)
 
     def update(updates: Any, state: optax.OptState, params: Any) -> tuple[Any, optax.OptState]:
-        return jax.tree_util.tree_map_with_path(scaled, updates, params, decay_mask(params)), state
+        return jax.tree_util.tree_map_with_path(scale, updates, params, decay_mask(params)), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)  # pyright: ignore[reportArgumentType]
 

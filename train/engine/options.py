@@ -61,12 +61,12 @@ def option(default: Any = dataclasses.MISSING, text: str = "", group: str = "", 
 def options(kind: type[Kind]) -> type[Kind]:
     """Make a class of options a frozen dataclass; one that is declared again keeps the facts that it does not give."""
     for name in inspect.get_annotations(kind):
-        declared = kind.__dict__.get(name)
-        if isinstance(declared, Declared):
-            before = getattr(kind, "__dataclass_fields__", {}).get(name)
-            facts = {**(before.metadata["facts"] if before else {}), **declared.facts}
+        declaration = kind.__dict__.get(name)
+        if isinstance(declaration, Declared):
+            former = getattr(kind, "__dataclass_fields__", {}).get(name)
+            facts = {**(former.metadata["facts"] if former else {}), **declaration.facts}
             field = simple_parsing.field(
-                default=declared.default, alias=facts.get("alias"), cmd=not facts.get("recorded"),
+                default=declaration.default, alias=facts.get("alias"), cmd=not facts.get("recorded"),
                 metadata={"facts": facts}, help=facts.get("text", ""),
             )  # fmt: skip
             setattr(kind, name, field)
@@ -102,8 +102,8 @@ def _require_number(name: str, number: float, facts: dict[str, Any]) -> None:
     if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, got {number}")
     low, high = facts.get("at_least", -math.inf), facts.get("at_most", math.inf)
-    kept = low <= number <= high and facts.get("above", -math.inf) < number < facts.get("below", math.inf)
-    if not kept:
+    fits = low <= number <= high and facts.get("above", -math.inf) < number < facts.get("below", math.inf)
+    if not fits:
         raise ValueError(f"{name} must {' and '.join(_rules(facts))}, got {number}")
     if isinstance(number, int) and "at_most" not in facts and number > LARGEST:
         raise ValueError(f"{name} must be below {LARGEST + 1}, got {number}")

@@ -18,7 +18,7 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = 
     Args:
         kind: the config of the program.
         argv: the options; those of the process when None.
-        docstring: of the program, for `--help`.
+        docstring: docstring of the program, for `--help`.
 
     Raises:
         SystemExit: status 2, after a one-line message that names the option and the rule.
@@ -27,26 +27,27 @@ def parse(kind: type[Kind], argv: Sequence[str] | None = None, docstring: str = 
     first = read_options(kind(), argv, docstring)
     require_choice(first, "preset", *kind.presets)
     base = dataclasses.replace(kind(), preset=first.preset, **kind.presets[first.preset])
-    named, folder = (first.data, base.data), Path(first.init)
+    data, folder = (first.data, base.data), Path(first.init)
     if first.init:
         before = load_config(kind, folder)
         _require_own(before, first, folder)
         base = dataclasses.replace(base, **{name: getattr(before, name) for name in names_of(kind, "shape", "copied")})
     config = read_options(base, argv)
     if config.resume:
-        kept = {name: getattr(config, name) for name in ("out", "resume", "overwrite", "stop_at", "hosts", "programs")}
+        own = ("out", "resume", "overwrite", "stop_at", "hosts", "programs")
+        settings = {name: getattr(config, name) for name in own}
         if (run_folder(config) / FILE).exists():
             folder = run_folder(config)
             stored = load_config(kind, folder)
-            config = read_options(dataclasses.replace(stored, **kept), argv)
+            config = read_options(dataclasses.replace(stored, **settings), argv)
             before = getattr(stored, kind.budget)
             if before != getattr(config, kind.budget):
                 require_more(stored, config)
                 config = dataclasses.replace(config, restarts=(*stored.restarts, before))
             _require_own(config, first, folder)
-        elif first == dataclasses.replace(kind(), **kept):  # nothing says what to train: a mistyped folder
+        elif first == dataclasses.replace(kind(), **settings):  # nothing says what to train: a mistyped folder
             raise ValueError(f"resume needs a run, got none in {run_folder(config)}: leave it out to begin one")
-    _require_files(config, first, named, folder)
+    _require_files(config, first, data, folder)
     import_encodings(own_encodings(config))
     return config.validated()
 
@@ -58,22 +59,20 @@ def require_more(stored: RunConfig, config: RunConfig) -> None:
         ValueError: it is given less.
     """
     name = config.budget
-    before, given = getattr(stored, name), getattr(config, name)
-    if 0 < given < before and written_steps(run_folder(config)):
-        raise ValueError(f"{name} must be more than the run was trained with, {before:,} {name}, got {name}={given}")
+    former_budget, budget = getattr(stored, name), getattr(config, name)
+    if 0 < budget < former_budget and written_steps(run_folder(config)):
+        raise ValueError(
+            f"{name} must be more than the run was trained with, {former_budget:,} {name}, got {name}={budget}"
+        )
 
 
 def _require_own(config: RunConfig, first: RunConfig, folder: Path) -> None:
-    """Check that the command line itself names the encodings of a run that are in modules.
-
-    Raises:
-        ValueError: naming the option to add.
-    """
-    missing = {*own_encodings(config)} - {*own_encodings(first)}
-    if missing:
+    """Check that the command line itself names the encodings of a run that are in modules."""
+    modules = {*own_encodings(config)} - {*own_encodings(first)}
+    if modules:
         rule = "the command must name an encoding in a module itself, since importing runs it"
         raise ValueError(
-            f"{rule}: {folder} was trained with {', '.join(sorted(missing))}; add {as_options(own_specs(config))}"
+            f"{rule}: {folder} was trained with {', '.join(sorted(modules))}; add {as_options(own_specs(config))}"
         )
 
 
@@ -85,14 +84,11 @@ def _require_files(config: RunConfig, first: RunConfig, data: Collection[str], f
         first: what the command line alone says.
         data: what it says of the data, by itself and by its preset.
         folder: the run that is resumed, or else the one that training starts from.
-
-    Raises:
-        ValueError: naming the options to add.
     """
-    needed = missing_files(config, data, getattr(first, "model", ""))
+    references = missing_files(config, data, getattr(first, "model", ""))
     if config.init != first.init and not written_steps(folder):  # a run with a checkpoint goes on from that
-        needed["init"] = config.init
-    if needed:
+        references["init"] = config.init
+    if references:
         raise ValueError(
-            f"{folder} was trained on {' and '.join(needed.values())}; to read it, add {as_options(needed)}"
+            f"{folder} was trained on {' and '.join(references.values())}; to read it, add {as_options(references)}"
         )

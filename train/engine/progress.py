@@ -56,8 +56,8 @@ class Progressed(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        left = () if math.isnan(self.seconds) else (f"{self.seconds:.0f} s left",)
-        return " · ".join((self.where, *self.details, *left))
+        ending = () if math.isnan(self.seconds) else (f"{self.seconds:.0f} s left",)
+        return " · ".join((self.where, *self.details, *ending))
 
     @property
     def short(self) -> str:
@@ -68,10 +68,10 @@ class Progressed(NamedTuple):
 def last_progress(text: str) -> Progressed | None:
     """Return the last line of progress in what a program printed."""
     where = rf"step \d+/\d+|evaluating|preparing|{COMPILING}|writing the results"
-    found = re.findall(rf"^({where}) · (.*?)(?: · (\d+) s left)?$", text, re.MULTILINE)
-    if not found:
+    matches = re.findall(rf"^({where}) · (.*?)(?: · (\d+) s left)?$", text, re.MULTILINE)
+    if not matches:
         return None
-    where, details, seconds = found[-1]
+    where, details, seconds = matches[-1]
     return Progressed(where, tuple(details.split(" · ")), float(seconds or "nan"))
 
 
@@ -86,7 +86,6 @@ class Report:
         step: first step of training; later metrics of an interrupted run are deleted.
         steps: number of the last step.
         unit: unit that the loss counts.
-        console: prints to the user.
         peak_seconds: time of a step at the peak FLOP/s of the devices; 0 = unknown.
     """
 
@@ -161,8 +160,8 @@ class Report:
         spent = so_far(time.perf_counter() - self.begun)
         if self.at == self.first and not self.compiled:
             return str(Progressed(COMPILING, (spent,), math.nan))
-        left = self._left(self.at, time.perf_counter())
-        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), left))
+        remaining_seconds = self._left(self.at, time.perf_counter())
+        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), remaining_seconds))
 
     def _left(self, step: int, now: float) -> float:
         """Return the seconds that training still takes by the pace so far; nan as long as compilation is in it."""
@@ -201,7 +200,6 @@ class Evaluating:
     """Shows the progress of an evaluation and the time left: a bar on a terminal, else occasional lines.
 
     Args:
-        console: prints to the user.
         total: amount of work, in a unit whose time is about constant.
     """
 
@@ -232,8 +230,8 @@ class Evaluating:
         spent = time.perf_counter() - self.begun
         if not self.done:
             return str(Progressed("evaluating", (self.current, so_far(spent)), math.nan))
-        left = spent * (self.total / self.done - 1)
-        return str(Progressed("evaluating", (self.current, f"{self.done / self.total:.0%}"), left))
+        remaining_seconds = spent * (self.total / self.done - 1)
+        return str(Progressed("evaluating", (self.current, f"{self.done / self.total:.0%}"), remaining_seconds))
 
     def __call__(self, work: float, current: str) -> None:
         """Report an amount of finished work, and its subject, such as "44 px"."""
@@ -321,7 +319,7 @@ def read_metrics(path: Path, most: int | None = None, *, ended: bool = False) ->
     Raises:
         ValueError: a line is not one that a run writes, or has changed since.
     """
-    metrics, seal, seals = [], 0, False
+    records, seal, seals = [], 0, False
     for line in _lines(path, most):
         if not _is_complete(line):
             if ended and line:
@@ -335,5 +333,5 @@ def read_metrics(path: Path, most: int | None = None, *, ended: bool = False) ->
         kinds = {type(value) for value in values.values()}
         if not kinds <= {int, float} or type(values.get("step")) is not int or values["step"] < 0:
             raise ValueError(f"a line of {path} must have a step and numbers, got other values")
-        metrics.append(values)
-    return metrics
+        records.append(values)
+    return records

@@ -31,7 +31,6 @@ from train.devices.mesh import (
 from train.engine import environment, failed_step
 from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.config import RunConfig, run_folder
-from train.engine.files import lock_folder
 from train.engine.heartbeat import Heartbeat, so_far, working
 from train.engine.loop import Plan, TrainState, init_state, make_step, run, state_shapes, state_shardings
 from train.engine.metrics import parse_profile
@@ -41,7 +40,8 @@ from train.engine.outside import command, encodings_digests, require_working
 from train.engine.parser import parse
 from train.engine.progress import read_metrics
 from train.engine.results import Evaluation
-from train.engine.run_files import delete_run, require_no_run, require_own_parts, written_steps
+from train.engine.run_files import written_steps
+from train.engine.run_folder import RunFolder
 from train.engine.stopping import INTERRUPTED, report_errors, stop_on_signals
 from train.engine.stored_config import (
     FILE,
@@ -203,17 +203,11 @@ def make_folder(config: RunConfig) -> Path:
     The first process does this for all.
 
     Raises:
-        ValueError: another run is writing to it, it has a run and neither --resume nor --overwrite was given, or it has
-            files of somebody else under the names of a run's.
+        ValueError: raised by `RunFolder.claim`.
     """
     folder = run_folder(config)
     if is_main_process():
-        require_own_parts(folder)
-        if not config.resume:
-            require_no_run(folder, config.overwrite)
-        lock_folder(folder)
-        if not config.resume and require_no_run(folder, config.overwrite):
-            delete_run(folder)
+        RunFolder(folder).claim(resume=config.resume, overwrite=config.overwrite)
     wait_for_all_processes()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -305,7 +299,7 @@ def require_finished(task: Task, config: RunConfig) -> None:
 def keep_results(program: Program, task: Task, config: RunConfig) -> None:
     """Rename the results of a finished run that is given more steps: they are those of an earlier step now."""
     folder = run_folder(config)
-    for path in sorted(folder.glob("results*.json")):
+    for path in RunFolder(folder).results():
         try:
             found = program.results.load(path)
         except ValueError:  # damaged, or of another run

@@ -60,8 +60,8 @@ def stop_on_signals(hint: Callable[[], str]) -> Iterator[None]:
         nonlocal asked
         del frame
         asked = number
-        for again in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(again, signal.SIG_DFL)
+        for other_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(other_number, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, REPEATED, REPEATED)
         raise Stopped(number)
 
@@ -89,7 +89,7 @@ def stop_on_signals(hint: Callable[[], str]) -> Iterator[None]:
 
 
 def _stopping() -> bool:
-    """Whether a stop is on its way: a `finally` or an `except` that it reached has not ended yet."""
+    """Return whether a stop is on its way: a `finally` or an `except` that it reached has not ended yet."""
     error = sys.exception()
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__

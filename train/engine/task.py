@@ -51,7 +51,10 @@ class Split(Generic[Model]):
 
     def init(self, key: Array, shardings: Any = None) -> Any:
         """Return random parameters; each device computes its own shards."""
-        draw = lambda key: nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))
+
+        def draw(key: Array) -> Any:
+            return nnx.to_pure_dict(nnx.state(self._make(nnx.Rngs(key))))
+
         return jax.jit(draw, out_shardings=shardings)(key)
 
     def model(self, params: Any) -> Model:
@@ -145,7 +148,7 @@ class Program(NamedTuple):
         results: class of its evaluations.
         errors: exceptions of the data during training that are reported in one line.
         comparison: options of the `train.compare` to try after a run; empty = nothing is suggested.
-        docstring: of its module, which `--help` shows: a sentence, examples, and what the run folder has.
+        docstring: docstring of its module, which `--help` shows: a sentence, examples, and what the run folder has.
     """
 
     config: type[RunConfig]
@@ -185,15 +188,15 @@ def params_from_init(config: RunConfig, shapes: Any, params: Any) -> Any:
     Raises:
         ValueError: a parameter is missing or has another shape.
     """
-    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
-    def take(path: Any, wanted: Any) -> Array:
+    def take(path: Any, like: Any) -> Array:
         name = jax.tree_util.keystr(path)
-        if name not in found:
+        if name not in leaves:
             raise ValueError(f"pe={config.pe} needs {name}, which the run {config.init} does not have")
-        if found[name].shape != wanted.shape:
-            raise ValueError(f"this run needs {name} of shape {wanted.shape}, {config.init} has {found[name].shape}")
-        return found[name]
+        if leaves[name].shape != like.shape:
+            raise ValueError(f"this run needs {name} of shape {like.shape}, {config.init} has {leaves[name].shape}")
+        return leaves[name]
 
     return jax.tree_util.tree_map_with_path(take, shapes)
 
@@ -209,8 +212,8 @@ def refusal(run: Callable[..., Any], *shapes: Any) -> str:
 
 def layer_params(params: Any, layer: int) -> dict[str, Any]:
     """Return the parameters of the first encoding for one layer of the first kind: the shared ones and its own."""
-    own = jax.tree.map(lambda leaf: leaf[layer], params["layers"]["blocks"]["attention"].get("position", {}))
-    return merge_params(params.get("position", {}), own)
+    layer_leaves = jax.tree.map(lambda leaf: leaf[layer], params["layers"]["blocks"]["attention"].get("position", {}))
+    return merge_params(params.get("position", {}), layer_leaves)
 
 
 def laws(pattern: LayerPattern, params: Any, dims: Dims) -> str:
@@ -228,15 +231,17 @@ def laws(pattern: LayerPattern, params: Any, dims: Dims) -> str:
     """
     encoding = make_encoding(pattern.specs[0].without_extension(), dims)
     if encoding.shift_invariant:
-        found = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
+        findings = [f"shift invariance of logits max |Δ| {assert_shift_invariant(encoding, params, dims):.1e} ok"]
     else:
-        moved = shift_deviation(encoding, params, dims, reach=1.0)  # a learned table has no values beyond its extent
-        found = [f"a shift moves the logits by {moved:.1e}, as declared"]
+        deviation = shift_deviation(
+            encoding, params, dims, reach=1.0
+        )  # a learned table has no values beyond its extent
+        findings = [f"a shift moves the logits by {deviation:.1e}, as declared"]
     if encoding.rotate is not None and encoding.rotate_keys is None:
-        found.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(encoding, params, dims):.1e} ok")
+        findings.append(f"norms of queries and keys max |Δ| {assert_norm_preserved(encoding, params, dims):.1e} ok")
     if encoding.bias is not None:
-        found.append(f"bias by tiles max |Δ| {assert_tile_consistent(encoding, params, dims):.1e} ok")
-    return "laws: " + " · ".join(found)
+        findings.append(f"bias by tiles max |Δ| {assert_tile_consistent(encoding, params, dims):.1e} ok")
+    return "laws: " + " · ".join(findings)
 
 
 def mesh_memory(mesh: Mesh) -> int:
@@ -251,11 +256,6 @@ def require_trainable(config: RunConfig, tokens: int, mesh: Mesh) -> None:
     """Check that the parameters and the residual stream of a step fit into memory: a lower bound on its need.
 
     A layer has at least two square matrices, for its queries and its output.
-
-    Args:
-        config: settings of the run.
-        tokens: tokens of a training example.
-        mesh: the devices.
 
     Raises:
         ValueError: they do not fit.

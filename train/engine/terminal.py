@@ -12,12 +12,7 @@ from pejax._text import discard, plain, printable
 
 
 def user_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """Return the console that a program prints to.
-
-    Args:
-        stderr: whether it writes to the standard error output.
-        quiet: whether it writes nothing.
-    """
+    """Return the console that a program prints to, on the standard output or error output, or to nothing."""
     return _UserConsole(stderr=stderr, quiet=quiet, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 

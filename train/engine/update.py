@@ -59,14 +59,7 @@ class Weights(NamedTuple):
 
 
 def updated_weights(recipe: Recipe, grads: Any, norm: Array, weights: Weights) -> Weights:
-    """Return the weights after a step.
-
-    Args:
-        recipe: recipe of the step.
-        grads: gradients of the parameters, or of some of them.
-        norm: norm of the full gradient.
-        weights: before the step.
-    """
+    """Return the weights after a step, or a part of them, given its gradients and the norm of all gradients."""
     if recipe.clip:
         factor = recipe.clip / jnp.maximum(norm, recipe.clip)
         grads = jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)
@@ -86,34 +79,41 @@ def layer_by_layer(
     Args:
         update: treats every element, or every layer of a parameter, separately; it may receive partial trees with
             None for the other leaves.
-        optimizer: whose state `weights.opt` is.
+        optimizer: optimizer whose state `weights.opt` is.
         grads: gradients of the parameters.
-        weights: before the update.
+        weights: weights before the update.
         large: smallest size of a large stack of layers, in elements.
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(grads)
     stacks = [n for n, (path, leaf) in enumerate(leaves) if STACKED in path_names(path) and leaf.size >= large]
+    # A part has None for the leaves of other parts, so that the state of the optimizer, of the same tree, is cut alike.
     numbers = tree.unflatten(range(len(leaves)))
 
-    def part(chosen: Callable[[int], bool]) -> tuple[Any, Weights]:
-        own = lambda leaf, number: leaf if chosen(number) else None
-        opt = optax.tree.map_params(optimizer, own, weights.opt, numbers)
-        average = None if weights.average is None else jax.tree.map(own, weights.average, numbers)
-        return jax.tree.map(own, grads, numbers), Weights(jax.tree.map(own, weights.params, numbers), opt, average)
+    def part(is_in_part: Callable[[int], bool]) -> tuple[Any, Weights]:
+        def select(leaf: Any, number: int) -> Any:
+            return leaf if is_in_part(number) else None
+
+        opt = optax.tree.map_params(optimizer, select, weights.opt, numbers)
+        average = None if weights.average is None else jax.tree.map(select, weights.average, numbers)
+        return jax.tree.map(select, grads, numbers), Weights(
+            jax.tree.map(select, weights.params, numbers), opt, average
+        )
 
     def by_layer(grads: Any, weights: Weights) -> Weights:
         def layer(i: Array, weights: Weights) -> Weights:
-            after = update(_layer(grads, i), _layer(weights, i))
+            new_weights = update(_layer(grads, i), _layer(weights, i))
             return jax.tree.map(
-                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, weights, after
+                lambda x, new: lax.dynamic_update_slice_in_dim(x, new, i, 0) if x.ndim else x, weights, new_weights
             )
 
         return lax.fori_loop(0, len(jax.tree.leaves(grads)[0]), layer, weights)
 
-    rest = update(*part(lambda number: number not in stacks))
-    found = [by_layer(*part(lambda number, n=n: number == n)) for n in stacks]
-    first = lambda *leaves: next((leaf for leaf in leaves if leaf is not None), None)
-    return jax.tree.map(first, rest, *found, is_leaf=lambda leaf: leaf is None)
+    def merge(*leaves: Any) -> Any:
+        return next((leaf for leaf in leaves if leaf is not None), None)
+
+    at_once = update(*part(lambda number: number not in stacks))
+    in_layers = [by_layer(*part(lambda number, n=n: number == n)) for n in stacks]
+    return jax.tree.map(merge, at_once, *in_layers, is_leaf=lambda leaf: leaf is None)
 
 
 def _layer(tree: Any, i: Array) -> Any:

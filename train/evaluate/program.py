@@ -23,12 +23,10 @@ from train.engine.files import read_text
 from train.engine.heartbeat import working
 from train.engine.options import names_of, require_rules
 from train.engine.outside import require_named
-from train.engine.programs import program
 from train.engine.results import results_stem
-from train.engine.run_files import written_steps
+from train.engine.run_folder import RunFolder
 from train.engine.session import evaluate, restore_params
 from train.engine.stopping import report_errors, stop_on_signals
-from train.engine.stored_config import digest_of, load_config, program_of
 from train.engine.terminal import user_console
 from train.evaluate.options import EvaluateOptions, parser
 
@@ -62,9 +60,10 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
         ValueError: an option that this program does not have, or that does not fit the run, or files that the run names
             and the options do not.
     """
-    made_by = program(program_of(folder))
+    run = RunFolder(folder)
+    made_by = run.program
     require_rules(options)
-    config = load_config(made_by.config, folder)
+    config = run.config
     require_named(config, folder, options.data, options.model, options.pe)
     given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
     changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
@@ -77,7 +76,7 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
         mesh, task = make_mesh(config.devices), made_by.task(config)
         step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
     evaluate(task, params, step, mesh, folder, console)
-    newest = max(written_steps(folder), default=step)
+    newest = max(run.checkpoints, default=step)
     if step < newest:
         sys.stderr.write(f"error: step {newest} of {folder} is damaged: these are the results of step {step}\n")
     return step == newest
@@ -98,19 +97,18 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     to = Path(options.to or "comparison")
     if to.name in ("", ".."):
         raise ValueError(f"to must name the files to write, got {options.to!r}")
-    files = result_files(folders, options.extend)
-    names = sorted({program_of(file.parent) for file in files})
+    files, runs = result_files(folders, options.extend), [RunFolder(folder) for folder in folders]
+    names = sorted({run.name for run in runs})
     if len(names) > 1:
         raise ValueError(f"runs in one comparison must be of one program, got {' and '.join(names)}")
-    made_by = program(names[0])
-    for folder in folders:
-        if digest_of(folder):  # earlier versions wrote none
-            load_config(made_by.config, folder)  # refused if its settings were changed
+    for run in runs:
+        if run.digest:  # earlier versions wrote none
+            _ = run.config  # refused if its settings were changed
     require_replaceable(to)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as beside:
-            made_by.results.compare(files, Path(beside) / to.name)
+            runs[0].program.results.compare(files, Path(beside) / to.name)
             for made in sorted(Path(beside).iterdir()):
                 made.replace(to.with_name(made.name))
     except OSError as refused:
@@ -138,8 +136,8 @@ def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
         ValueError: a folder without such files.
     """
     wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
-    found = {folder: sorted(folder.glob(wanted), key=lambda path: path.stem) for folder in folders}
-    for folder, paths in found.items():
+    files = {folder: RunFolder(folder).results(wanted) for folder in folders}
+    for folder, paths in files.items():
         if not paths:
             raise ValueError(f"a comparison needs run folders with {wanted}, got {folder} without")
-    return [path for folder in folders for path in found[folder]]
+    return [path for folder in folders for path in files[folder]]

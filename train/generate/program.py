@@ -43,7 +43,7 @@ class Progress:
     began: float = 0.0
     now: float = 0.0
 
-    def one(self) -> None:
+    def count(self) -> None:
         """Count a token."""
         self.tokens, self.now = self.tokens + 1, time.perf_counter()
         self.began = self.began or self.now
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, console = arguments.options, user_console(stderr=True)
     progress = Progress()
 
-    def stopped() -> str:
+    def last_line() -> str:
         print()  # flushed before the line that says it
         return f"{progress}"
 
-    with stop_on_signals(stopped), report_errors(ValueError, TypeError, OSError, ImportError):
+    with stop_on_signals(last_line), report_errors(ValueError, TypeError, OSError, ImportError):
         for piece in text(arguments.prompt, options, console, progress):
             sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()
@@ -74,13 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def text(prompt: str, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
-    """Return the text that follows, piece by piece.
-
-    Args:
-        prompt: the text before it.
-        options: options of the command.
-        console: prints what was loaded.
-        progress: counts the tokens.
+    """Return the text that follows a prompt, piece by piece; the progress counts its tokens.
 
     Raises:
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of
@@ -96,8 +90,8 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     visible_devices()
     with working(console, "loading"):
         tokenizer = interop.load_tokenizer(options.model)
-        given = {"extend": options.extend or None, "dtype": options.dtype, "params": options.params}
-        model, source = interop.load(options.model, **given)
+        extend = options.extend or None
+        model, source = interop.load(options.model, extend=extend, dtype=options.dtype, params=options.params)
     if not isinstance(model, Decoder):
         raise ValueError(f"the model must be a decoder, got a {type(model).__name__}")
     ids = tokenizer.encode(prompt)
@@ -119,20 +113,16 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     )
     console.print(f"{about(model, source)} · {len(ids)} tokens of the prompt, at most {count} to follow")
 
-    def new() -> Iterator[int]:
+    def token_ids() -> Iterator[int]:
         for token in tokens:
-            progress.one()
+            progress.count()
             yield int(token[0])
 
-    yield from tokenizer.stream(new(), stop=(*tokenizer.eos, *options.stop))
+    yield from tokenizer.stream(token_ids(), stop=(*tokenizer.eos, *options.stop))
 
 
 def _room(prompt: int, context: int, most: int) -> int:
-    """Return how many tokens, and no more than `most`, can follow a prompt in the context of the model.
-
-    Raises:
-        ValueError: a prompt that fills the context.
-    """
+    """Return how many tokens, and no more than `most`, can follow a prompt in the context of the model."""
     if prompt >= context:
         raise ValueError(f"the prompt must be shorter than the context of the model, {context} tokens, or a window or "
                          f"extend be given, such as 'yarn(factor=4)', got {prompt} tokens")  # fmt: skip

@@ -107,11 +107,7 @@ class Config(TextConfig, ModelConfig):
     )
 
     def validated(self) -> Self:
-        """Return the config after checking it, with its extent filled in.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it, with its extent filled in."""
         super().validated()
-        extended = self.extensions[0] != "none" or any(spec.is_extended for spec in self.pattern.specs)
-        return dataclasses.replace(self, extent=self.extent if extended and self.extent else self.length)
+        is_extended = self.extensions[0] != "none" or any(spec.is_extended for spec in self.pattern.specs)
+        return dataclasses.replace(self, extent=self.extent if is_extended and self.extent else self.length)

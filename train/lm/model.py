@@ -130,7 +130,7 @@ class Language(DecoderSplit):
         def measure(params: Any) -> tuple[Array, Any]:
             recorder = attention_entropy.EntropyExecution()
             self.model(params)(ids[:, :length], execution=recorder)
-            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), recorder.found
+            return jnp.mean(self.losses(params, ids).reshape(len(ids), -1, length), axis=(0, 2)), recorder.entropies
 
         def probe(params: Any) -> dict[str, float]:
             means, entropies = measure(params)

@@ -65,12 +65,7 @@ class Collectives(NamedTuple):
 
 
 def collectives(text: str, mesh: Mesh) -> Collectives:
-    """Return the traffic of a compiled program.
-
-    Args:
-        text: text of the compiled module.
-        mesh: it was compiled for.
-    """
+    """Return the traffic of a compiled program, from its text and the mesh that it was compiled for."""
     program, entry = computations(text)
     times, unknown = run_counts(program, entry)
     costs: dict[tuple[str, str], list[tuple[int, float]]] = {}
@@ -140,9 +135,9 @@ def _loop_length(line: str, condition: list[str]) -> int | None:
     match = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
     if match:
         return int(match[1])
-    ends = [re.search(r"= s32\[\].* constant\((\d+)\)", inside) for inside in condition]
+    ends = [re.search(r"= s32\[\].* constant\((\d+)\)", instruction) for instruction in condition]
     limits = [int(end[1]) for end in ends if end]
-    below = any("direction=LT" in inside for inside in condition)
+    below = any("direction=LT" in instruction for instruction in condition)
     return limits[0] if len(limits) == 1 and below else None
 
 
@@ -192,9 +187,9 @@ def _replica_groups(attributes: str, devices: int) -> np.ndarray:
     if axes:
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes[1])}
         grid = _iota(axes[2], devices).reshape(tuple(sizes.values()))
-        inside = [axis for axis, name in enumerate(sizes) if f"'{name}'" in axes[3]]
-        count = math.prod(grid.shape[axis] for axis in inside)
-        return np.moveaxis(grid, inside, range(-len(inside), 0)).reshape(-1, count)
+        members = [axis for axis, name in enumerate(sizes) if f"'{name}'" in axes[3]]
+        count = math.prod(grid.shape[axis] for axis in members)
+        return np.moveaxis(grid, members, range(-len(members), 0)).reshape(-1, count)
     iota = re.search(r"replica_groups=\[(\d+),(\d+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)", attributes)
     if iota:
         return _iota(iota[3], devices).reshape(int(iota[1]), int(iota[2]))

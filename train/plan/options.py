@@ -32,11 +32,7 @@ def parser(docstring: str = "") -> Parser:
 
 
 def refuse_mistyped() -> None:
-    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports.
-
-    Raises:
-        SystemExit: status 2, after a line that names the option, the rule and the value.
-    """
+    """End with status 2 if the command line of this process breaks a rule that is known without heavy imports."""
     if not asks_for_help(sys.argv[1:]):
         arguments, trainer_arguments = parser().parse_known_args()
         refuse_broken_rules(arguments.options)

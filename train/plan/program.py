@@ -155,13 +155,13 @@ def _first_that_fits(subject: AbstractStep, topology: Topology, tries: list[Esti
     for number, guess in enumerate(tries, 1):
         console.print(f"compiling mesh {mesh_text(guess.sizes)} ({number} of at most {len(tries)}) ...")
         try:
-            compiled = plan(subject, topology, guess.sizes)
+            compiled_step = plan(subject, topology, guess.sizes)
         except DoesNotFit as reason:
             console.print(f"{mesh_text(guess.sizes)}: {reason}")
             continue
-        print_memory(compiled.memory, guess, topology, console)
-        console.print(f"attention: {compiled.kernels or 'no'} calls of TPU kernels in the program")
-        print_collectives(compiled.collectives, guess, console)
-        print_bounds(guess, compiled.collectives.sent, subject, topology, console)
+        print_memory(compiled_step.memory, guess, topology, console)
+        console.print(f"attention: {compiled_step.kernels or 'no'} calls of TPU kernels in the program")
+        print_collectives(compiled_step.collectives, guess, console)
+        print_bounds(guess, compiled_step.collectives.sent, subject, topology, console)
         return 0
     return 1

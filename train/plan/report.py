@@ -65,10 +65,12 @@ def print_bounds(guess: Estimate, sent: float, subject: AbstractStep, topology: 
     compute, network = guess.compute, sent / device.network
     bound = max(compute, network)
     ideal = flops.model / topology.devices / device.peak
-    even = (flops.model + flops.again) / topology.devices
+    even_share = (flops.model + flops.again) / topology.devices
     console.print(f"\narithmetic of a step: {flops.model:.4g} FLOP, and {flops.again:.4g} of recomputation")
-    if flops.busiest > 1.001 * even:
-        console.print(f"  the busiest device has {flops.busiest / even:.2f} times the mean (causal mask on sequence)")
+    if flops.busiest > 1.001 * even_share:
+        console.print(
+            f"  the busiest device has {flops.busiest / even_share:.2f} times the mean (causal mask on sequence)"
+        )
     console.print("a step takes at least")
     console.print(f"  {compute:10.3f} s of arithmetic, at peak FLOP/s")
     console.print(f"  {network:10.3f} s of network traffic, with all links busy")

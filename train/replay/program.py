@@ -21,9 +21,8 @@ from train.engine.checkpoint import CheckpointError, Checkpoints
 from train.engine.loop import make_step, state_shapes, state_shardings, step_key
 from train.engine.optimizers import make_optimizer
 from train.engine.outside import require_named
-from train.engine.programs import program
+from train.engine.run_folder import RunFolder
 from train.engine.stopping import report_errors, stop_on_signals
-from train.engine.stored_config import load_config, program_of
 from train.engine.task import recipe
 from train.engine.terminal import user_console
 from train.replay.options import parser
@@ -32,18 +31,18 @@ from train.replay.options import parser
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     console = user_console()
-    again = "nothing was changed: run the same command again"
-    with stop_on_signals(lambda: again), report_errors(ValueError, TypeError, OSError, CheckpointError):
+    hint = "nothing was changed: run the same command again"
+    with stop_on_signals(lambda: hint), report_errors(ValueError, TypeError, OSError, CheckpointError):
         options = parser(__doc__ or "").parse_args(argv)
         step, was, batch = failed_step.read(options.folder)
-        now, odd = replay(options.folder, batch, options.data, options.model, options.pe)
-    same = now == was or (math.isnan(now) and math.isnan(was))
+        now, failures = replay(options.folder, batch, options.data, options.model, options.pe)
+    is_equal = now == was or (math.isnan(now) and math.isnan(was))
     console.print(
-        f"step {step} · the loss is {now!r}, {'the same as' if same else 'different from'} {was!r} in the run"
+        f"step {step} · the loss is {now!r}, {'the same as' if is_equal else 'different from'} {was!r} in the run"
     )
-    for name, count, size in odd:
+    for name, count, size in failures:
         console.print(f"gradient of {name}: {count:,} of {size:,} values are not finite")
-    return 0 if same else 1
+    return 0 if is_equal else 1
 
 
 def replay(
@@ -65,11 +64,11 @@ def replay(
         ValueError: no such folder, other data than in the run or files that are not named, or fewer devices.
         CheckpointError: the state is damaged.
     """
-    made_by = program(program_of(folder))
-    config = dataclasses.replace(load_config(made_by.config, folder), hosts="", resume=False)
+    run = RunFolder(folder)
+    config = dataclasses.replace(run.config, hosts="", resume=False)
     require_named(config, folder, data, model, pe)
     mesh = make_mesh(config.devices, config.mesh, config.batch // config.accumulate)
-    task = made_by.task(config)
+    task = run.program.task(config)
     steps = recipe(config, make_optimizer(config, task.steps, task.warmup, task.restarts)[0], task.sums)
     shardings = state_shardings(task.split, steps, mesh)
 
@@ -83,17 +82,18 @@ def replay(
     loss, batch = partial(task.loss, execution=training_execution(mesh, config.remat)), put_batch(batch, mesh)
 
     @jax.jit
-    def not_finite(params: Any, step: Any) -> Any:
-        own = loss if task.frozen is None else partial(loss, frozen=task.frozen)
-        slopes = jax.grad(own, has_aux=True)(params, batch, step_key(config.seed, step))[0]
+    def count_failures(params: Any, step: Any) -> Any:
+        objective = loss if task.frozen is None else partial(loss, frozen=task.frozen)
+        slopes = jax.grad(objective, has_aux=True)(params, batch, step_key(config.seed, step))[0]
         return jax.tree.map(lambda leaf: jnp.sum(~jnp.isfinite(leaf)), slopes)
 
-    counts = jax.tree_util.tree_leaves_with_path(jax.device_get(not_finite(state.params, state.step)))
+    counts = jax.tree_util.tree_leaves_with_path(jax.device_get(count_failures(state.params, state.step)))
     sizes = [leaf.size for leaf in jax.tree.leaves(state.params)]
-    odd = [
+    failures = [
         (jax.tree_util.keystr(path), int(count), size)
         for (path, count), size in zip(counts, sizes, strict=True)
         if count
     ]
+    # last, since the step donates the state; its loss, of the run's own program, is equal bit by bit
     state = make_step(loss, steps, shardings, mesh, task.frozen)(state, batch)
-    return float(state.watch.loss), odd
+    return float(state.watch.loss), failures

@@ -111,12 +111,17 @@ def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:
         leave(folder, unfinished(place))
     if scored:
         metrics, made_with = _beside(folder, max(one.step for one in scored), leave)
-        for file in sorted(_expected(config) - place.names):
+        for file in sorted(_expected(config, folder) - place.names):
             leave(folder / file, "missing, although such a run writes it")
         comparison = folder.parent.parent if OUTCOME in place.names else None
         runs.append(Run(f"{folder}", name, config.seed, tuple(scored), folder, comparison, config, metrics, made_with))
-        for extend, why in _outcome(folder).get("refused", {}).items():
-            leave(folder / f"extend={extend}", why)
+        try:
+            refused = _read_outcome(folder)["refused"] if comparison else {}
+        except (OSError, ValueError) as wrong:
+            leave(folder / OUTCOME, f"must be written by train.compare: {wrong}")
+        else:
+            for extend, why in refused.items():
+                leave(folder / f"extend={extend}", why)
 
 
 def _config(folder: Path) -> tuple[str, RunConfig]:
@@ -148,9 +153,11 @@ def _scored(name: str, path: Path) -> Scored:
     return require_finite(scored_of(found))
 
 
-def _expected(config: RunConfig) -> set[str]:
-    """Return the names of files that a finished run has."""
-    return {"metrics.jsonl", environment.FILE, *(f"{results_stem(extend)}.json" for extend in config.extensions)}
+def _expected(config: RunConfig, folder: Path) -> set[str]:
+    """Return the names of files that a finished run has: by its trainer, and by the comparison that it is part of."""
+    compared = {OUTCOME} if is_file(folder.parent.parent / COMPARISON) else set()
+    results = {f"{results_stem(extend)}.json" for extend in config.extensions or ("none",)}
+    return {"metrics.jsonl", environment.FILE, *results, *compared}
 
 
 def _beside(folder: Path, step: int, leave: Leave) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
@@ -209,7 +216,18 @@ def unfinished(place: Place) -> str:
 def _outcome(folder: Path) -> dict[str, Any]:
     """Return the outcome of a run by `train.compare`; empty without a readable one."""
     try:
-        ended = read_object(folder / OUTCOME, RESULTS)
+        return _read_outcome(folder)
     except (OSError, ValueError):
         return {}
-    return ended if isinstance(ended.get("refused", {}), dict) else {}
+
+
+def _read_outcome(folder: Path) -> dict[str, Any]:
+    """Return the outcome of a run by `train.compare`.
+
+    Raises:
+        OSError, ValueError: there is none that can be read.
+    """
+    ended = read_object(folder / OUTCOME, RESULTS)
+    if not isinstance(ended.setdefault("refused", {}), dict):
+        raise ValueError("refused must be an object")
+    return ended

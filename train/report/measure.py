@@ -21,11 +21,10 @@ from train.devices.mesh import AXES, make_mesh
 from train.engine.command_line import Parser
 from train.engine.help import About
 from train.engine.outside import missing_options
-from train.engine.programs import program
+from train.engine.run_folder import RunFolder
 from train.engine.session import encoding_params, restore_params
 from train.engine.stopping import report_errors
-from train.engine.stored_config import load_config, program_of
-from train.engine.task import Task, require_trainable
+from train.engine.task import Program, Task, require_trainable
 from train.engine.terminal import user_console
 from train.plan.estimate import step_memory
 from train.report.probe_file import NUMBERS, Learned, Probe, write_probe
@@ -75,8 +74,8 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
         ValueError: no checkpoint is intact, the run has other files than `data`, the data are not there, or the model
             does not fit into memory.
     """
-    name = program_of(folder)
-    config = load_config(program(name).config, folder)
+    run = RunFolder(folder)
+    config = run.config
     if missing_options(config, data):
         raise ValueError(f"needs {missing_options(config, data)}")
     config = config.validated()
@@ -84,7 +83,7 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
     config = dataclasses.replace(config, out=str(folder), mesh="", hosts="", **quiet)
     mesh = make_mesh(1)
     require_trainable(config, config.tokens, mesh)
-    task = program(name).task(config)
+    task = run.program.task(config)
     step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
     after = flattened(encoding_params(params, mesh))
     before = {} if config.init else flattened(encoding_params(task.split.init(jax.random.key(config.seed)), mesh))
@@ -95,7 +94,7 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
         parameters=sum(leaf.size for leaf in jax.tree.leaves(task.split.shapes)),
         position_parameters=sum(x.size for x in after.values()),
         flops=task.flops,
-        memory=_memory(name, task),
+        memory=_memory(run.program, task),
         trained=trained,
         entropies=entropies,
         refused=refused,
@@ -153,9 +152,9 @@ def _summary(x: Float[np.ndarray, "..."] | None) -> tuple[float, float, float]:
     return float(x.min()), float(x.mean()), float(x.max())
 
 
-def _memory(name: str, task: Task) -> int:
+def _memory(program: Program, task: Task) -> int:
     """Return the planner's estimate of the memory of a training step on one device, bytes."""
-    step = program(name).step
+    step = program.step
     return round(sum(step_memory(step(task.split), dict.fromkeys(AXES, 1)).values())) if step else 0
 
 

@@ -65,11 +65,7 @@ class Config(TextConfig):
         return f"{Path(self.model).stem}-{self.method}-{self.data.split(':')[0]}-{self.seed}"
 
     def validated(self) -> Self:
-        """Return the config after checking it, with the fields of the model's file filled in.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it, with the fields of the model's file filled in."""
         if not self.model:
             raise ValueError("model must name a folder from Hugging Face or a GGUF file: --model=PATH")
         if len(self.extensions) > 1:

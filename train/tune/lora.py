@@ -50,12 +50,7 @@ def kernels(shapes: Tree) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
 
 
 def merged_params(frozen: Tree, changes: Tree) -> Tree:
-    """Return the parameters of the model with the products added.
-
-    Args:
-        frozen: the loaded parameters.
-        changes: the parameters of a `LowRank`.
-    """
+    """Return the parameters of the model with the products added."""
     pairs: dict[str, Any] = changes["pairs"]
 
     def change(path: Any, leaf: jax.Array) -> jax.Array:

@@ -135,11 +135,7 @@ class Config(RunConfig):
         return (self.size // self.patch) ** 2 + self.registers + (self.pool == "cls")
 
     def validated(self) -> Self:
-        """Return the config after checking it.
-
-        Raises:
-            ValueError: naming the field, the rule and the value.
-        """
+        """Return the config after checking it."""
         super().validated()
         if self.repeats > self.batch:
             raise ValueError(f"repeats must be at most batch={self.batch}, got {self.repeats}")

@@ -161,11 +161,6 @@ def classification_losses(
 def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     """Return trained parameters for another image size; the ones that depend on the grid pass through `encoding.adapt`.
 
-    Args:
-        old: the model that the parameters are from.
-        new: the model that they are for.
-        params: parameters of the old model.
-
     Raises:
         ValueError: the shape of a parameter still differs.
     """
@@ -187,11 +182,11 @@ def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
         model, layers = _position_owners(new_params, body)
         of_model, of_layers = (owner.get("position", {}) for owner in _position_owners(params, body))
         each_layer = [jax.tree.map(lambda leaf, n=n: leaf[n], of_layers) for n in range(len(body.layers))]
-        adapted = [adapt(encoding, merge_params(of_model, of_layer), extent) for of_layer in each_layer]
+        new_positions = [adapt(encoding, merge_params(of_model, of_layer), extent) for of_layer in each_layer]
         if of_model:
-            model["position"] = _like(of_model, adapted[0])
+            model["position"] = _like(of_model, new_positions[0])
         if of_layers:
-            layers["position"] = _like(of_layers, jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapted))
+            layers["position"] = _like(of_layers, jax.tree.map(lambda *leaves: jnp.stack(leaves), *new_positions))
     return new_params
 
 

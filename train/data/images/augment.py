@@ -47,8 +47,8 @@ def random_crop(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8
 
 def random_flip(images: UInt8[np.ndarray, "B S S C"], rngs: Generators) -> UInt8[np.ndarray, "B S S C"]:
     """Return every image mirrored left to right with probability 1/2."""
-    mirrored = np.asarray([rng.random() < 0.5 for rng in rngs])
-    return np.where(mirrored[:, None, None, None], images[:, :, ::-1], images)
+    flips = np.asarray([rng.random() < 0.5 for rng in rngs])
+    return np.where(flips[:, None, None, None], images[:, :, ::-1], images)
 
 
 def random_resized_crop(picture: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:

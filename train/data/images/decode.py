@@ -27,9 +27,11 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
             that use 12 bits or fewer.
     """
     try:
-        with Image.open(io.BytesIO(encoded)) as opened:
-            deep = any(";16" in f"{tile.args}" for tile in opened.tile)  # Pillow keeps the upper 8 bits of colors alone
-            picture = ImageOps.exif_transpose(opened)
+        with Image.open(io.BytesIO(encoded)) as image_file:
+            deep = any(
+                ";16" in f"{tile.args}" for tile in image_file.tile
+            )  # Pillow keeps the upper 8 bits of colors alone
+            picture = ImageOps.exif_transpose(image_file)
             if picture.mode == "F":
                 raise CorruptImage(name, "floating-point pixels have no scale")
             if picture.mode.startswith("I"):
@@ -52,10 +54,6 @@ def decode(encoded: bytes, channels: int, name: str) -> Image.Image:
 
 def require_range(largest: int, name: str) -> None:
     """Check that the largest 16-bit value of a picture needs more than 12 bits, if it is not 0.
-
-    Args:
-        largest: that value.
-        name: name of the file, for the message.
 
     Raises:
         CorruptImage: it does not.

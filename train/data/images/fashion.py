@@ -105,9 +105,9 @@ def fashion(size: int, *, folder: str = "", full: bool | None = None) -> Dataset
 
 def _full_set(folder: str) -> tuple[Images, Images, str] | None:
     """Return the full training set, the test set and their origin, or None if they are not found."""
-    published = Path(folder) if folder else DEBIAN
-    if any((published / f"{name}.gz").exists() for name in FILES):
-        return *read_folder(published), str(published)
+    source = Path(folder) if folder else DEBIAN
+    if any((source / f"{name}.gz").exists() for name in FILES):
+        return *read_folder(source), str(source)
     copy = find(folder or "fashion_mnist")
     if copy is not None:
         builder = open_prepared(str(copy))

@@ -176,14 +176,14 @@ def _split(classes: Classes, root: Path) -> tuple[Classes, Classes]:
     for name, files in classes.items():
         if len(files) < 2:
             raise ValueError(f"a class to split must hold two images, got {str(root / name)!r} with {len(files)}")
-        ranked = sorted(
+        ranking = sorted(
             files,
             key=lambda file: hashlib.sha256(
                 file.relative_to(root).as_posix().encode(errors="surrogateescape")
             ).digest(),
         )
         count = max(1, round(HELD_OUT * len(files)))
-        test[name], train[name] = sorted(ranked[:count]), sorted(ranked[count:])
+        test[name], train[name] = sorted(ranking[:count]), sorted(ranking[count:])
     return train, test
 
 

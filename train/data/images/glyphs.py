@@ -68,8 +68,8 @@ def _draw(
 ) -> UInt8[np.ndarray, "N S S"]:
     which, font, *placement, paper, ink = draws.T
     edges, owner, begin = glyph_edges(split, labels, which, font)
-    covered = coverage(size * place(edges, owner, begin, *placement), owner, len(labels), size)
-    return shade(covered, paper, ink)
+    fractions = coverage(size * place(edges, owner, begin, *placement), owner, len(labels), size)
+    return shade(fractions, paper, ink)
 
 
 def glyph_edges(
@@ -94,11 +94,11 @@ def glyph_edges(
 
 
 def shade(
-    covered: Float[np.ndarray, "N S S"], paper: Float[np.ndarray, " N"], ink: Float[np.ndarray, " N"]
+    fractions: Float[np.ndarray, "N S S"], paper: Float[np.ndarray, " N"], ink: Float[np.ndarray, " N"]
 ) -> UInt8[np.ndarray, "N S S"]:
     """Return covered fractions as gray pixels: light ink on dark paper, both by uniform random numbers in [0, 1]."""
     dark, light = 0.35 * paper[:, None, None], 0.55 + 0.45 * ink[:, None, None]
-    return np.rint(255 * (dark + (light - dark) * covered)).astype(np.uint8)
+    return np.rint(255 * (dark + (light - dark) * fractions)).astype(np.uint8)
 
 
 def place(
@@ -153,10 +153,10 @@ def font_edges(split: str) -> tuple[Float[np.ndarray, "E 2 2"], Int[np.ndarray, 
     for font in fonts:
         glyphs = [[next(polygons) for _ in lengths] for lengths in font["lengths"]]
         if font["split"] == split:
-            closed = [
+            loops = [
                 [np.stack([polygon, np.roll(polygon, -1, axis=0)], axis=1) for polygon in glyph] for glyph in glyphs
             ]
-            outlines += [np.concatenate(glyph) for glyph in closed]
+            outlines += [np.concatenate(glyph) for glyph in loops]
     begin = np.cumsum([0, *map(len, outlines[:-1])])
     return np.concatenate(outlines), begin
 

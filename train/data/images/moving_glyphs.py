@@ -82,8 +82,8 @@ def _draw(
     shift = corner - (scale * low)[:, None]
     paths = (scale[owner, None] * edges)[:, None] + shift[owner][:, :, None]  # (E, F, 2, 2)
     picture = owner[:, None] * frames + np.arange(frames)
-    covered = coverage(size * paths.reshape(-1, 2, 2), picture.reshape(-1), len(labels) * frames, size)
-    shades = glyphs.shade(covered, np.repeat(paper, frames), np.repeat(ink, frames))
+    fractions = coverage(size * paths.reshape(-1, 2, 2), picture.reshape(-1), len(labels) * frames, size)
+    shades = glyphs.shade(fractions, np.repeat(paper, frames), np.repeat(ink, frames))
     return shades.reshape(len(labels), frames, size, size, 1)
 
 

@@ -66,11 +66,6 @@ def evaluation_batches(ds: Dataset, size: int, batch: int) -> "grain.DatasetIter
     The order is a golden-ratio sequence, so that the first N images are a representative sample of a source that is
     sorted by class.
 
-    Args:
-        ds: the data set.
-        size: side of the images, pixels.
-        batch: images per batch, B.
-
     Returns:
         Batches `{"image": (B, size, size, C) float32, normalized, "label": (B,) int32}`.
     """
@@ -162,11 +157,6 @@ def _square(
 
 def normalized_batch(ds: Dataset, source: Source, indices: np.ndarray) -> Batch:
     """Return the normalized images of one size and the labels at some indices of a source.
-
-    Args:
-        ds: the data set, which says how images are normalized.
-        source: images of one size.
-        indices: indices in the source.
 
     Returns:
         A batch as those of `evaluation_batches`.

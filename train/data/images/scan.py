@@ -66,12 +66,7 @@ def intact(source: Marked, place: Path, what: str, on_error: str) -> Sequence[in
 
 
 def corrupt(source: Marked, place: Path) -> dict[int, CorruptImage]:
-    """Return by index why images cannot be decoded; what was intact before and has not changed is not decoded again.
-
-    Args:
-        source: the images.
-        place: the folder that they are in.
-    """
+    """Return by index why images cannot be decoded; what was intact before and has not changed is not decoded again."""
     faults: dict[int, CorruptImage] = {}
     marks = np.asarray([_digest(source, index, faults) for index in range(len(source))], np.uint64)
     cache = _cache_file(place)

@@ -186,7 +186,7 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     same for every run.
 
     Args:
-        dataset: whose training images can be had at any size.
+        dataset: one whose training images can be had at any size.
         fraction: fraction of the training images; at least one is held out, and at least one is trained on.
 
     Raises:
@@ -196,12 +196,12 @@ def with_validation(dataset: Dataset, fraction: float) -> Dataset:
     if draw is None or not isinstance(train, Images):
         raise ValueError(f"validation must be 0 where the images are read from files, got {fraction}")
     order = np.random.default_rng(VALIDATION_SEED).permutation(len(train))
-    held, others = np.split(order, [min(max(1, round(fraction * len(train))), len(train) - 1)])
+    held_indices, train_indices = np.split(order, [min(max(1, round(fraction * len(train))), len(train) - 1)])
     return dataclasses.replace(
         dataset,
-        train=train.subset(np.sort(others)),
-        test=lambda *at: draw(*at).subset(np.sort(held)),
-        note=f"{dataset.note}; {len(held):,} training images, not trained on, are evaluated on",
-        identity=f"{dataset.identity}-validation-{len(held)}",
-        train_at=lambda *at: draw(*at).subset(np.sort(others)),
+        train=train.subset(np.sort(train_indices)),
+        test=lambda *at: draw(*at).subset(np.sort(held_indices)),
+        note=f"{dataset.note}; {len(held_indices):,} training images, not trained on, are evaluated on",
+        identity=f"{dataset.identity}-validation-{len(held_indices)}",
+        train_at=lambda *at: draw(*at).subset(np.sort(train_indices)),
     )

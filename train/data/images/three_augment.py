@@ -16,12 +16,7 @@ ENHANCERS = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 def three_augment(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return a picture after one of three random changes and color jitter.
-
-    Args:
-        picture: grayscale or RGB.
-        rng: random generator.
-    """
+    """Return a picture after one of three random changes and color jitter."""
     return jitter(CHANGES[rng.integers(len(CHANGES))](picture, rng), rng)
 
 

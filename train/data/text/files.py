@@ -111,11 +111,11 @@ def _read_all(files: Sequence[Path], read: Read, what: str, on_error: str) -> tu
     bad: list[str] = []
     for file in files:
         try:
-            texts, wrong = read(file)
+            texts, faults = read(file)
         except ValueError as unreadable:
-            texts, wrong = {}, [str(unreadable)]
+            texts, faults = {}, [str(unreadable)]
         documents |= texts if len(files) == 1 else {f"{file}, {name}": text for name, text in texts.items()}
-        bad += wrong
+        bad += faults
     require_readable(bad, len(documents) + len(bad), what, on_error)
     return documents, len(bad)
 

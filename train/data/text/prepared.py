@@ -61,9 +61,9 @@ def _key(builder: Any, key: str) -> str:
     if key in texts:
         return key
     if key or not texts:
-        wanted = f"text under {key!r}" if key else "a text"
+        need = f"text under {key!r}" if key else "a text"
         raise ValueError(
-            f"tfds data must have {wanted}, got {builder.info.name} with {', '.join(sorted(builder.info.features))}"
+            f"tfds data must have {need}, got {builder.info.name} with {', '.join(sorted(builder.info.features))}"
         )
     if len(texts) > 1 and "text" not in texts:
         raise ValueError(f"tfds data with several texts needs key=..., got {builder.info.name} with {', '.join(texts)}")

@@ -86,8 +86,8 @@ class Texts(NamedTuple):
         for side, part in (("training", train), ("held-out", held_out)):
             if not part:
                 raise ValueError(f"{self.name} must hold a {side} document, got none")
-        trained = {text.strip() for text in train}
-        repeats = sum(text.strip() in trained for text in held_out)
+        train_texts = {text.strip() for text in train}
+        repeats = sum(text.strip() in train_texts for text in held_out)
         if repeats == len(held_out):
             rule = f"{self.name} must hold out text that is not trained on"
             raise ValueError(
@@ -135,10 +135,10 @@ def hold_out(documents: Mapping[str, str], fraction: float, source: str) -> tupl
         ValueError: fewer than two different texts, or a fraction that is not between 0 and 1.
     """
     digests = [hashlib.sha256(text.encode()).digest() for text in documents.values()]
-    ranked = sorted(set(digests))
-    if len(ranked) < 2:
-        raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranked)}")
-    held = set(ranked[: min(max(1, round(require_fraction(fraction) * len(ranked))), len(ranked) - 1)])
+    ranking = sorted(set(digests))
+    if len(ranking) < 2:
+        raise ValueError(f"{source} must hold two different documents to hold one out, got {len(ranking)}")
+    held = set(ranking[: min(max(1, round(require_fraction(fraction) * len(ranking))), len(ranking) - 1)])
     sides: tuple[dict[str, str], dict[str, str]] = {}, {}
     for (name, text), digest in zip(documents.items(), digests, strict=True):
         sides[digest in held][name] = text

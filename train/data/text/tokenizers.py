@@ -113,9 +113,9 @@ class Library:
         Raises:
             ValueError: an id outside the vocabulary.
         """
-        listed = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
+        numbers = within(np.asarray(ids, np.int64), self.vocab, self.name).tolist()
         with library_errors(f"{self.name} must decode any ids:"):
-            return self.tokenizer.decode(listed, skip_special_tokens=False)
+            return self.tokenizer.decode(numbers, skip_special_tokens=False)
 
 
 def id_type(vocab: int) -> type[np.integer]:

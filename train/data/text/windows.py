@@ -57,8 +57,8 @@ def packed_batches(
         return (first + int(window) * length) % len(stream)
 
     starts = grain.MapDataset.range(windows).seed(seed).shuffle().repeat().map_with_index(start)
-    chosen = slice(0, batch) if rows is None else slice(rows.start, rows.stop)
-    batches = starts.batch(batch, drop_remainder=True, batch_fn=lambda starts: np.asarray(starts)[chosen])[step:]
+    rows_to_make = slice(0, batch) if rows is None else slice(rows.start, rows.stop)
+    batches = starts.batch(batch, drop_remainder=True, batch_fn=lambda starts: np.asarray(starts)[rows_to_make])[step:]
     batches = batches.map(partial(_gather, stream, ends, length))
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
@@ -73,8 +73,8 @@ def _gather(
     at = starts[:, None] + np.arange(length + 1)
     lap, position = np.divmod(at, len(stream))
     document = np.searchsorted(ends, position, side="right") + lap * len(ends)
-    changed = np.diff(document, axis=1, prepend=document[:, :1]) > 0
-    return {"ids": stream[position].astype(np.int32), "segments": 1 + np.cumsum(changed, axis=1, dtype=np.int32)}
+    changes = np.diff(document, axis=1, prepend=document[:, :1]) > 0
+    return {"ids": stream[position].astype(np.int32), "segments": 1 + np.cumsum(changes, axis=1, dtype=np.int32)}
 
 
 def evaluation_windows(
@@ -109,16 +109,16 @@ def _windows(documents: Sequence[np.ndarray], length: int, count: int, side: str
     for name, value in (("length", length), ("count", count)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    held = np.asarray([len(document) // (length + 1) for document in documents])
-    ends, total = np.cumsum(held), int(held.sum())
+    counts = np.asarray([len(document) // (length + 1) for document in documents])
+    ends, total = np.cumsum(counts), int(counts.sum())
     if not total:
         longest = max(map(len, documents))
         raise ValueError(
             f"a {side} document must hold at least length + 1 = {length + 1} tokens, got the longest of {longest}"
         )
     windows = min(count, total)
-    chosen = np.arange(windows) * total // windows
-    document = np.searchsorted(ends, chosen, side="right")
-    begin = (chosen - (ends - held)[document]) * (length + 1)
+    numbers = np.arange(windows) * total // windows
+    document = np.searchsorted(ends, numbers, side="right")
+    begin = (numbers - (ends - counts)[document]) * (length + 1)
     ids = [documents[index][at : at + length + 1] for index, at in zip(document, begin, strict=True)]
     return np.stack(ids).astype(np.int32), document.astype(np.int32)

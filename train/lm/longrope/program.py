@@ -56,7 +56,7 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
             that the run names and the options do not.
     """
     config = load_config(Config, folder)
-    if own_encodings(config):  # before `config.pattern`, which would import them
+    if own_encodings(config):  # not imported, so that `config.pattern` cannot read them
         raise ValueError(f"LongRoPE needs a run with --pe=rope, got {config.pe!r}")
     require_named(config, folder, options.data)
     length = options.length or 8 * config.length
@@ -75,8 +75,8 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
     ids = jnp.asarray(unread_windows(corpus, config, length, options.windows))
     _, params = restore_params(config, language, SUMS, folder, make_mesh(1), console)
     pairs = (rope_options.get("rotary_dim") or language.decoder.dims.head_dim) // 2
-    extended = ExtendedDecoder(language, length, pairs, rope_options)
-    start = extended.loss(params, ids, jnp.ones(pairs))
+    decoder = ExtendedDecoder(language, length, pairs, rope_options)
+    start = decoder.loss(params, ids, jnp.ones(pairs))
     console.print(f"{length} tokens, {len(ids)} windows · all factors 1: loss {float(start):.4f}")
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("searching", total=options.generations + 1)
@@ -87,12 +87,12 @@ def search(folder: Path, options: SearchOptions, console: Console) -> None:
                 console.print(f"generation {generation}/{options.generations} · loss {float(result.loss):.4f}")
 
         result = search_longrope(
-            lambda factors: extended.loss(params, ids, factors),
+            lambda factors: decoder.loss(params, ids, factors),
             2 * pairs,
             length / config.length,
             key=jax.random.key(options.seed),
             trained_length=config.length,
-            base=extended.base,
+            base=decoder.base,
             generations=options.generations,
             population=options.population,
             parents=max(1, options.population // 2),
@@ -151,8 +151,8 @@ def unread_windows(corpus: Corpus, config: Config, length: int, count: int) -> n
     longest = max(config.lengths)
     every, _ = evaluation_windows(corpus, longest, EVERY_WINDOW)
     read, _ = evaluation_windows(corpus, longest, config.eval_limit or EVERY_WINDOW)
-    read_windows = {window.tobytes() for window in read}
-    candidates = [window for window in every if window.tobytes() not in read_windows]
+    contents = {window.tobytes() for window in read}
+    candidates = [window for window in every if window.tobytes() not in contents]
     if len(candidates) < count:
         rule = f"the search needs {count} windows of {longest} tokens that the evaluation does not read (eval_limit)"
         raise ValueError(f"{rule}, got {len(candidates)} of {len(every)}")
