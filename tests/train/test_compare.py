@@ -23,7 +23,7 @@ from train.compare.display import Display
 from train.compare.options import Candidate, read
 from train.compare.program import main
 from train.compare.runs import Outcome, execute, is_done, outcome, require_distinct, require_own, run_of
-from train.compare.table import best_candidate, markdown, mean_of, rows_of, tables
+from train.compare.table import Row, best_candidate, markdown, mean_of, rows_of, tables
 from train.engine.config import split_list
 from train.engine.files import write_atomic
 from train.engine.progress import Progressed, last_progress
@@ -148,6 +148,14 @@ def test_means_and_intervals():
     found = mean_of([80.0, 82.0, 84.0])
     assert (found.mean, found.seeds) == (82.0, 3)
     assert found.half == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
+
+
+def test_a_table_shows_names_as_they_are(tmp_path):
+    comparison = read(["--pe=rope", f"--out={tmp_path}"])
+    row = Row("<b>|", {"top-1, %": {28: mean_of([3.0])}}, ("[x](y) failed",))
+    assert markdown(comparison, [row], 28, ["`note"]).splitlines()[2:] == [
+        "| &lt;b>· | **3.00** |", "", "- \\[x\\](y) failed", "", "\\`note",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -167,6 +167,13 @@ def test_extensions_are_compared_window_by_window():
     assert results.differences(single, names[:2]) == []  # one window tells nothing
 
 
+def test_a_table_shows_names_as_they_are():
+    rows = [[results.Measured("[x](y)", 64, refused="<b>")]]
+    assert results.markdown(rows, ["[x](y)"], [64], "<title>", 0).splitlines()[0::6] == [
+        "# &lt;title>", "| \\[x\\](y) | refused |",
+    ]  # fmt: skip
+
+
 def test_an_extension_that_is_refused_is_in_the_table_as_such(run, tmp_path):
     out = tmp_path / "out"
     assert run("--extend=resize", "--lengths", "192", "--passkey=0", f"--out={out}") == 0

@@ -1,8 +1,11 @@
 """Files that a run folder names: no command opens them unless its own line names them, and no message quotes them."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +15,17 @@ from report_runs import lm_run, vit_run
 
 from train.compare import options as compare
 from train.dit.config import Config as DitConfig
+from train.engine import session
 from train.engine.outside import command, named_paths
 from train.engine.parser import parse
+from train.engine.programs import program
 from train.engine.stored_config import save_config
 from train.evaluate import program as evaluate
 from train.lm.config import Config as LmConfig
 from train.lm.longrope import program as longrope
 from train.replay import program as replay
+from train.report import program as report
+from train.runs import load_run
 from train.tune.config import Config as TuneConfig
 from train.vit.config import Config as VitConfig
 
@@ -178,3 +185,71 @@ def test_the_command_that_goes_on_names_the_files():
     config = TuneConfig(data="file:my notes.txt", model="m.gguf", out="run", hosts="auto")
     named = "--data='file:my notes.txt' --model=m.gguf"
     assert command(config) == f"python -m train.tune --resume --out=run {named} --hosts=auto"
+
+
+OPENED: list[Path] | None = None
+"""Files that Python opens, while they are noted."""
+
+
+def note_open(event, arguments):
+    if event == "open" and OPENED is not None and isinstance(arguments[0], str | bytes):
+        OPENED.append(Path(os.path.abspath(os.fsdecode(arguments[0]))))
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    if not hasattr(sys, "noted"):  # a hook stays as long as the process
+        sys.addaudithook(note_open)
+        sys.noted = True
+    paths: list[Path] = []
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", paths)
+    return paths
+
+
+def train_lm(*words):
+    session.main(program("lm"), list(words))
+
+
+READERS = {
+    "evaluate": lambda run, out: evaluate.main([run]),
+    "evaluate extended": lambda run, out: evaluate.main([run, "--extend=pi", "--eval_lengths", "16"]),
+    "evaluate --compare": lambda run, out: evaluate.main(["--compare", run, f"--to={out}/table"]),
+    "replay": lambda run, out: replay.main([run]),
+    "longrope": lambda run, out: longrope.main([run]),
+    "report": lambda run, out: report.main([run, "-o", f"{out}/report.html"]),
+    "report without probes": lambda run, out: report.main([run, "--no-probes", "-o", f"{out}/report.html"]),
+    "resume": lambda run, out: train_lm("--resume", f"--out={run}"),
+    "resume longer": lambda run, out: train_lm("--resume", f"--out={run}", "--steps=99999"),
+    "init": lambda run, out: train_lm(f"--init={run}", f"--out={out}/new"),
+    "init with options": lambda run, out: train_lm(f"--init={run}", f"--out={out}/new", "--pe=alibi", "--batch=1"),
+    "overwrite": lambda run, out: train_lm(f"--init={run}", f"--out={out}/new", "--overwrite", "--steps=1"),
+    "compare --init": lambda run, out: compare.read(["--pe=rope", "--task=lm", f"--init={run}", f"--out={out}/new"]),
+    "load_run": lambda run, out: load_run(run),
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_no_file_that_only_the_run_names_is_opened_and_none_outside_changes(reader, tmp_path, opened, capsys):
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    out.mkdir()
+    outside.mkdir()
+    names = [outside / name for name in ("text.txt", "held.txt", "tokenizer.json")]
+    for path in names:
+        path.write_text(f"{SECRET}\n")
+    first = lm_run(outside / "first", "rope", 0, {64: 1.0})
+    data = "file(path={!r}, held_out={!r}, tokenizer={!r})".format(*map(str, names))
+    run = lm_run(tmp_path / "run", "rope", 0, {64: 1.0}, data=data, init=f"{first}")
+    (run / "step.json").write_text(json.dumps({"step": 3, "loss": "1.0", "bits": (1.0).hex()}))
+    np.savez(run / "batch.npz", ids=np.zeros(1))
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in outside.rglob("*") if path.is_file()}
+    opened.clear()
+    with contextlib.suppress(SystemExit, ValueError):
+        reader(f"{run}", f"{out}")
+    touched = [path for path in opened if outside in path.parents]
+    assert any(run in path.parents for path in opened), "the hook notes what is read"
+    assert touched == []
+    assert before == {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in outside.rglob("*") if path.is_file()
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "out", "run"}
+    assert SECRET not in "".join(capsys.readouterr())

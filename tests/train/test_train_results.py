@@ -62,6 +62,12 @@ def test_a_comparison_marks_the_best_of_each_size():
     ]
 
 
+def test_a_comparison_shows_names_as_they_are():
+    text = ResolutionResults.markdown([dataclasses.replace(RUN, name="![x](http://a.b)|", note="<script>")])
+    assert "\n| !\\[x\\](http://a.b)\\| | " in text
+    assert text.endswith("\n\n&lt;script>\n")
+
+
 def test_runs_on_other_data_are_not_compared():
     with pytest.raises(ValueError, match="share data, got 'fashion' and 'glyphs'"):
         ResolutionResults.markdown([RUN, dataclasses.replace(RUN, data="glyphs")])

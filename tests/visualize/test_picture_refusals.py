@@ -128,3 +128,5 @@ def test_an_animation_has_two_kinds_of_files(tmp_path):
     page = animation.save(tmp_path / "a.html").read_text()
     assert page.count("iVBOR") == 2
     assert "http" not in page
+    page = animation._replace(title='<script>"').save(tmp_path / "a.html").read_text()
+    assert page.count("&lt;script&gt;&quot;") == 2

@@ -6,7 +6,8 @@ from pejax._text import printable
 
 ACTIVE = re.compile(
     r"""
-    [<`|$\[\]]                           # HTML, code, cells, formulas, links and images
+    (?P<list>\[(?:[^\W_]|(?<=[^\W_])_(?=[^\W_])|[ ,.'"()=-])*\](?![(\[:]))  # [0, 1], which stays
+    | [<`|$\[\]]                         # HTML, code, cells, formulas, links and images
     | &(?=\#?\w+;)                       # entities
     | \\(?=[!-/:-@\[-`{-~]|$)            # a backslash, which would undo the one before the next character
     | \*(?!(?<=\s\*)\s)                  # emphasis, but no asterisk alone between spaces
@@ -24,4 +25,4 @@ ENTITIES = {"<": "&lt;", "&": "&amp;"}
 def escape_markdown(text: str) -> str:
     """Return a text on one line, of which Markdown shows every character; ordinary names stay as they are."""
     line = printable(" ".join(text.split()))
-    return ACTIVE.sub(lambda match: ENTITIES.get(match[0], f"\\{match[0]}"), line)
+    return ACTIVE.sub(lambda match: match["list"] or ENTITIES.get(match[0], f"\\{match[0]}"), line)
