@@ -21,17 +21,17 @@ def vit_run(
     """Write a run of `train.vit`: images of each size that are right, of `count`."""
     settings = vit_config.Config(pe=pe, seed=seed, out=str(folder), **config)
     rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
-    found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", rows)
+    result = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", rows)
     _write(folder, settings, {"top1": 0.5, "images_per_second": 100.0})
-    found.store(folder)
+    result.store(folder)
     return folder
 
 
 def add_extension(folder: Path, extend: str, top1: Mapping[int, int], count: int = 100) -> None:
     """Write another evaluation of a run of `train.vit`: the same weights with an extension."""
-    found = ResolutionResults.load(folder / "results.json")
+    result = ResolutionResults.load(folder / "results.json")
     rows = tuple(ResolutionRow(size, (size // 4) ** 2, right, count) for size, right in top1.items())
-    dataclasses.replace(found, extend=extend, rows=rows).store(folder)
+    dataclasses.replace(result, extend=extend, rows=rows).store(folder)
 
 
 def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], **config: Any) -> Path:
@@ -43,9 +43,9 @@ def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], 
         else PerplexityRow(length, MeanLoss(loss, 0.1, 999))
         for length, loss in losses.items()
     )
-    found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)
+    result = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", rows)
     _write(folder, settings, {"tokens_per_second": 100.0})
-    found.store(folder)
+    result.store(folder)
     return folder
 
 
@@ -54,8 +54,13 @@ def _write(folder: Path, settings: Any, more: Mapping[str, float]) -> None:
     save_config(settings, folder)
     lines = [{"step": step, "loss": 3.0 - step / 20, "step_seconds": 0.01 * step, **more} for step in STEPS]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = {"versions": {"python": "3.11", "jax": "0.10.2"}, "devices": "2 x cpu", "parameters": 1234, "flops": 10**9}
-    (folder / "environment.json").write_text(json.dumps({**made, "peak_bytes": 2**30, "peak_of": "the process"}))
+    environment = {
+        "versions": {"python": "3.11", "jax": "0.10.2"},
+        "devices": "2 x cpu",
+        "parameters": 1234,
+        "flops": 10**9,
+    }
+    (folder / "environment.json").write_text(json.dumps({**environment, "peak_bytes": 2**30, "peak_of": "the process"}))
 
 
 def add_probe(folder: Path, probe: Any) -> None:
