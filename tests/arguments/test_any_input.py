@@ -77,7 +77,7 @@ def _resembling(value: Any) -> Iterator[Any]:
         yield from (value.upper(), value + "x", [value], value.encode())
     elif isinstance(value, tuple) and not hasattr(value, "_fields"):
         yield from (list(value), value[:-1], value + value)
-        if all(isinstance(one, int | float) for one in value):
+        if all(isinstance(item, int | float) for item in value):
             yield from (np.asarray(value), jnp.asarray(value))
     elif isinstance(value, np.ndarray | jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         known = np.asarray(value)
@@ -89,8 +89,8 @@ def _resembling(value: Any) -> Iterator[Any]:
 
 def plain_forms(value: Any, hint: Any) -> list[Any]:
     """Return the value itself, and the plain values that it may stand for, as far as the annotation allows them."""
-    ways = (lambda one: one, int, float, bool, tuple, jnp.asarray, lambda one: tuple(np.asarray(one).tolist()))
-    found = []
+    ways = (lambda item: item, int, float, bool, tuple, jnp.asarray, lambda item: tuple(np.asarray(item).tolist()))
+    result = []
     for way in ways:
         try:
             form = way(value)
@@ -103,8 +103,8 @@ def plain_forms(value: Any, hint: Any) -> list[Any]:
         if isinstance(form, float) and isinstance(value, str | bool):
             continue
         if hint is inspect.Parameter.empty or is_bearable(form, hint, conf=TOWER):
-            found.append(form)
-    return found
+            result.append(form)
+    return result
 
 
 def hint_of(call: Call, name: str) -> Any:
@@ -131,7 +131,7 @@ def outcome(call: Call, name: str, value: Any) -> str:
     assert not (isinstance(value, float) and not math.isfinite(value)), f"computed with {name}={value}"
     if not any(form is value for form in forms):
         expected = (call.function(**{**call.arguments, name: form}) for form in forms)
-        assert any(same(result, one) for one in expected), f"{name}={value!r} gives another result than {forms}"
+        assert any(same(result, item) for item in expected), f"{name}={value!r} gives another result than {forms}"
     return "computed"
 
 
@@ -192,6 +192,6 @@ def test_every_public_name_has_a_plain_call():
     called = {name.split()[0].removeprefix("models.") for group in GROUPS for name in plain_calls(group)}
     public = {*pejax.__all__, *pejax.functions.__all__, *models.__all__} - LATER - NO_CALLS.keys()
     placing = {name: getattr(pejax.placement, name) for name in set(pejax.placement.__all__) - {"RULES"}}
-    public |= {name for name, one in placing.items() if inspect.signature(one).parameters} - NO_CALLS.keys()
+    public |= {name for name, item in placing.items() if inspect.signature(item).parameters} - NO_CALLS.keys()
     assert public <= called
     assert {name for name in specs.__all__ if name not in ("Spec", "parse_call")} <= called

@@ -52,11 +52,11 @@ TIMES = [STAMPS.astype("datetime64[s]"), STAMPS.astype("timedelta64[s]"), list(S
 def functions() -> dict[str, Callable]:
     """Return the public functions, and the public methods of the models."""
     rooms = (pejax, pejax.functions, pejax.placement, models)
-    found = {name: getattr(room, name) for room in rooms for name in room.__all__}
+    result = {name: getattr(room, name) for room in rooms for name in room.__all__}
     for cls in (models.Decoder, models.EncoderDecoder, models.ViT, models.DiT, models.PositionalAttention):
-        own = {name: one for name, one in vars(cls).items() if name == "__call__" or not name.startswith("_")}
-        found |= {f"{cls.__name__}.{name}": one for name, one in own.items()}
-    return {name: one for name, one in found.items() if inspect.isroutine(one)}
+        own = {name: item for name, item in vars(cls).items() if name == "__call__" or not name.startswith("_")}
+        result |= {f"{cls.__name__}.{name}": item for name, item in own.items()}
+    return {name: item for name, item in result.items() if inspect.isroutine(item)}
 
 
 def doors() -> Iterator[Any]:
@@ -73,9 +73,9 @@ class Thing:
 
 def check_read(function: Callable) -> None:
     """Call a function with things alone: it must refuse the first by its annotation, as functions do that read them."""
-    needed = [one for one in inspect.signature(function).parameters.values() if one.default is one.empty]
+    needed = [item for item in inspect.signature(function).parameters.values() if item.default is item.empty]
     with pytest.raises(TypeError, match=r"must be .*, got Thing"):
-        function(**{one.name: Thing() for one in needed if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)})
+        function(**{item.name: Thing() for item in needed if item.kind not in (item.VAR_KEYWORD, item.VAR_POSITIONAL)})
 
 
 def arrays(hint: Any) -> set[str]:
@@ -87,19 +87,19 @@ def arrays(hint: Any) -> set[str]:
 
 def hostile(hint: Any) -> Iterator[tuple[str, Any]]:
     """Yield words of the refusal, and values that JAX's 32 bits would change."""
-    found = arrays(hint)
-    if found & {"Num", "Int"}:
-        yield from (("must fit int32, got ", one) for one in WRAPPING)
-    if "Num" in found:
-        yield from (("must not lose digits in float32, got ", one) for one in ROUNDED)
-        yield from (("got (date|time).*offset_positions", one) for one in TIMES)
+    result = arrays(hint)
+    if result & {"Num", "Int"}:
+        yield from (("must fit int32, got ", item) for item in WRAPPING)
+    if "Num" in result:
+        yield from (("must not lose digits in float32, got ", item) for item in ROUNDED)
+        yield from (("got (date|time).*offset_positions", item) for item in TIMES)
     if pejax.TokenPositions in (hint, *typing.get_args(hint)):
         record: Any = pejax.TokenPositions
-        yield from ((rf"\.{name} must fit int32", record(**{name: one})) for name, one in [("positions", WHOLE)])
-        for one in WRAPPING:
-            yield r"\.order must fit int32, got .*numpy.unique", record(np.arange(2), order=one)
-            yield r"\.segment_ids must fit int32, got .*segment_ids_of", record(np.arange(2), segment_ids=one)
-        yield from ((r"\.positions must not lose digits.*offset_positions", record(one)) for one in ROUNDED)
+        yield from ((rf"\.{name} must fit int32", record(**{name: item})) for name, item in [("positions", WHOLE)])
+        for item in WRAPPING:
+            yield r"\.order must fit int32, got .*numpy.unique", record(np.arange(2), order=item)
+            yield r"\.segment_ids must fit int32, got .*segment_ids_of", record(np.arange(2), segment_ids=item)
+        yield from ((r"\.positions must not lose digits.*offset_positions", record(item)) for item in ROUNDED)
 
 
 @pytest.mark.parametrize(("function", "parameter"), list(doors()))
@@ -121,9 +121,9 @@ def test_prompts_and_records_behind_the_doors_keep_their_digits():
         as_prompts(np.ones((1, 2), int), WHOLE[None], 16)
     with pytest.raises(ValueError, match="prompts must be from 0 to 15, one of 16 ids, got 4294967301"):
         as_prompts(WHOLE[None], None, 16)
-    for one in (STAMPS, pejax.TokenPositions(STAMPS)):
+    for item in (STAMPS, pejax.TokenPositions(STAMPS)):
         with pytest.raises(ValueError, match="positions must not lose digits in float32"):
-            as_token_positions(one)
+            as_token_positions(item)
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.uint64])
@@ -148,12 +148,12 @@ def test_unsigned_numbers_become_signed(kind):
     ],
 )
 def test_the_law(values, refused):
-    given = np.asarray(values)
+    array = np.asarray(values)
     if refused is None:
-        check_digits(given)
+        check_digits(array)
     else:
         with pytest.raises(DigitsLost, match=refused):
-            check_digits(given)
+            check_digits(array)
 
 
 ACCEPTED = {
@@ -188,9 +188,9 @@ REFERENCES: dict[str, tuple[Callable, Callable]] = {
 @pytest.mark.parametrize("name", REFERENCES)
 def test_what_is_accepted_is_right_to_float64(name, kind):
     function, reference = REFERENCES[name]
-    given = ACCEPTED[kind]
-    held = np.asarray(given).astype(np.float32 if np.asarray(given).dtype.kind == "f" else np.int64)
-    np.testing.assert_allclose(function(given), reference(held.astype(np.float64)), rtol=2e-7, atol=4e-7)
+    value = ACCEPTED[kind]
+    held = np.asarray(value).astype(np.float32 if np.asarray(value).dtype.kind == "f" else np.int64)
+    np.testing.assert_allclose(function(value), reference(held.astype(np.float64)), rtol=2e-7, atol=4e-7)
 
 
 @pytest.mark.parametrize("kind", [np.float16, jnp.bfloat16])
@@ -199,11 +199,11 @@ def test_sixteen_bits_are_refused_by_name(kind):
     with pytest.raises(TypeError, match=r"positions must be integers or float32, got .*float16, which is exact only"):
         pejax.rope_apply(x, at.astype(kind))
     frequencies = pejax.rope_frequencies(8)
-    for given in (frequencies.astype(kind), np.asarray(frequencies).astype(kind)):
+    for array in (frequencies.astype(kind), np.asarray(frequencies).astype(kind)):
         with pytest.raises(TypeError, match=r"frequencies must be float32, got .*float16, off by up to .* rad at"):
-            pejax.rope_apply(x, at, given)
+            pejax.rope_apply(x, at, array)
         with pytest.raises(TypeError, match=r"frequencies must be float32, got .*float16"):
-            pejax.extend_yarn(given, pejax.Rotary(10000.0, 8, 64), factor=4.0, trained_length=16)
+            pejax.extend_yarn(array, pejax.Rotary(10000.0, 8, 64), factor=4.0, trained_length=16)
 
 
 def test_with_64_bits_nothing_is_lost():
@@ -238,7 +238,7 @@ def same_values(value: Any) -> Iterator[Any]:
     """Yield an argument as the host may hold it: arrays of other widths, and lists."""
     if isinstance(value, pejax.TokenPositions):
         yield value._replace(
-            **{name: next(same_values(one)) for name, one in value._asdict().items() if one is not None}
+            **{name: next(same_values(item)) for name, item in value._asdict().items() if item is not None}
         )
     elif isinstance(value, np.ndarray | jax.Array) and np.issubdtype(value.dtype, np.integer):
         known = np.asarray(value)
@@ -270,7 +270,7 @@ def test_every_public_function_keeps_digits_or_refuses(group):
             for value in same_values(call.arguments[argument]):
                 result = call.function(**{**call.arguments, argument: value})
                 leaves = zip(jax.tree.leaves(result), jax.tree.leaves(plain), strict=True)
-                assert all(np.allclose(one, other, atol=1e-6, equal_nan=True) for one, other in leaves), (
+                assert all(np.allclose(item, other, atol=1e-6, equal_nan=True) for item, other in leaves), (
                     name,
                     argument,
                 )
@@ -291,7 +291,7 @@ def test_padding_at_zero_does_not_widen_the_span():
 def test_a_list_of_known_and_traced_numbers_keeps_the_known_ones():
     late = np.int64(2**32 + 1)
     with pytest.raises(ValueError, match="must fit int32, got 4294967297"):
-        jax.jit(lambda one: pejax.segment_positions([one, one, late]))(1)
+        jax.jit(lambda item: pejax.segment_positions([item, item, late]))(1)
 
 
 @pytest.mark.parametrize("kind", ["u1", "u2", ">i4", ">i8", "<u8"])

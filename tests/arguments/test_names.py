@@ -53,11 +53,11 @@ def test_one_wrong_letter_is_guessed(table):
     names = list(TABLES[table])
     for name in names:
         for typo in typos(name) - set(names):
-            near = {one for one in names if wrong_letters(typo, one) <= 1}
+            near = {item for item in names if wrong_letters(typo, item) <= 1}
             expected = near or {name}
-            found = guess(typo, names)
-            by_word = found in names and any(typo in words.split() for ours, words in MEANT.items() if ours == found)
-            assert len(typo) < 2 or found in expected or by_word, (typo, name, found)
+            result = guess(typo, names)
+            by_word = result in names and any(typo in words.split() for ours, words in MEANT.items() if ours == result)
+            assert len(typo) < 2 or result in expected or by_word, (typo, name, result)
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -77,11 +77,11 @@ def toy_params(rng, hook, heads):
 
 def sees(case, qi, ki, q_segment, k_segment):
     """Say whether one query sees one key, by the definition."""
-    apart = abs(int(qi) - int(ki))
+    distances = abs(int(qi) - int(ki))
     low, high = case.get("distance_range") or (0, np.inf)
     window = case.get("window") or np.inf
     ordered = not case.get("causal") or qi >= ki
-    return ordered and apart < window and low <= apart < high and q_segment == k_segment != 0
+    return ordered and distances < window and low <= distances < high and q_segment == k_segment != 0
 
 
 def oracle(case, arrays, params, tokens, keep=None):
@@ -203,7 +203,7 @@ def kept(case, shape):
 
 def operand_at(path):
     """Return the name of an operand by its place in the arguments of `call`: "k", or "bias['height']"."""
-    (argument, name), rest = [one.idx if hasattr(one, "idx") else one.key for one in path[:2]], path[2:]
+    (argument, name), rest = [item.idx if hasattr(item, "idx") else item.key for item in path[:2]], path[2:]
     names = ("q", "k", "v", "positions", "k_positions")
     return f"{names[name] if argument == 0 else name}{jax.tree_util.keystr(rest)}"
 
@@ -246,8 +246,8 @@ def check_loops(name, compiler_options):
         np.testing.assert_allclose(lse, want_lse, atol=3e-6)
         assert (np.asarray(output)[~seen] == 0).all()
     for other in IMPLEMENTATIONS[1:]:
-        found = jax.tree.leaves_with_path(gradients[other])
-        for (path, gradient), expected in zip(found, jax.tree.leaves(gradients["reference"]), strict=True):
+        result = jax.tree.leaves_with_path(gradients[other])
+        for (path, gradient), expected in zip(result, jax.tree.leaves(gradients["reference"]), strict=True):
             where = f"{other}, gradient of {operand_at(path)}"
             np.testing.assert_allclose(gradient, expected, atol=3e-5, rtol=1e-4, err_msg=where)
 
@@ -277,14 +277,16 @@ def test_positions_that_are_not_given_are_those_of_a_sequence(name, implementati
     q, k, v = (normal(2, 40, heads, 8, seed=seed) for seed, heads in enumerate((4, 2, 2)))
 
     def loss(positions, params, q, k, v):
-        given = {} if positions is None else {"positions": positions}
-        out = attend(encoding, q, k, v, params=params, extent=40, embedded=True, implementation=implementation, **given)
+        options = {} if positions is None else {"positions": positions}
+        out = attend(
+            encoding, q, k, v, params=params, extent=40, embedded=True, implementation=implementation, **options
+        )
         return jnp.sum(jnp.sin(3.0 * out))
 
     grad = jax.value_and_grad(loss, argnums=(1, 2, 3, 4))
     default = jax.jit(functools.partial(grad, None))(params, q, k, v)
-    given = jax.jit(grad)(jnp.arange(40), params, q, k, v)
-    chex.assert_trees_all_close(default, given, rtol=1e-4, atol=1e-5)
+    slopes = jax.jit(grad)(jnp.arange(40), params, q, k, v)
+    chex.assert_trees_all_close(default, slopes, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -294,5 +296,5 @@ def test_positions_are_not_needed_with_an_extent_for_each_example_or_query(shape
     q, k, v = (normal(2, 6, 4, 8, seed=seed) for seed in range(3))
     extent = jnp.broadcast_to(jnp.arange(7, 13), (2, 6)) if shape == (2, 6) else jnp.full(shape, 9)
     default = attend(yarn, q, k, v, extent=extent)
-    given = attend(yarn, q, k, v, extent=extent, positions=jnp.arange(6))
-    np.testing.assert_allclose(default, given, atol=1e-5)
+    output = attend(yarn, q, k, v, extent=extent, positions=jnp.arange(6))
+    np.testing.assert_allclose(default, output, atol=1e-5)

@@ -259,8 +259,8 @@ def test_coordinates_of_positions_outside_the_extent_are_refused(axes):
     sides, extent, first = GRIDS[axes]
     where, within = places(sides), functools.partial(interpolate_positions, trained_length=extent, length=extent)
     for refused in (functools.partial(normalized_positions, extent=extent), within):
-        for outside, found in ((where, first), (-1 - where, -1 if axes == 1 else [-1] * axes)):
-            with pytest.raises(ValueError, match=re.escape(f"from 0 to below {extent}, got {found}")):
+        for outside, result in ((where, first), (-1 - where, -1 if axes == 1 else [-1] * axes)):
+            with pytest.raises(ValueError, match=re.escape(f"from 0 to below {extent}, got {result}")):
                 refused(outside)
 
 
@@ -347,9 +347,9 @@ def test_as_many_positions_as_keys_are_asked_for():
             attention_fn(rope, positions=positions, k_positions=k_positions)(Q[:, -1:], Q, Q)
     with pytest.raises(ValueError, match=r"^k_positions must be given"):
         attend(rope, Q[:, -1:], Q, Q, positions=jnp.asarray([5]))
-    whole = attend(rope, Q, Q, Q)
+    output = attend(rope, Q, Q, Q)
     step = attend(rope, Q[:, -1:], Q, Q, positions=jnp.asarray([5]), k_positions=at)
-    np.testing.assert_allclose(step, whole[:, -1:], atol=1e-6)
+    np.testing.assert_allclose(step, output[:, -1:], atol=1e-6)
 
 
 @pytest.mark.slow

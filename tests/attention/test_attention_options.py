@@ -157,11 +157,11 @@ def test_dropout_keeps_its_share_everywhere_and_anew_for_each_seed_batch_head_an
     number = lambda n: jnp.asarray(n, jnp.uint32)
     seeds = [jnp.asarray(words, jnp.uint32) for words in ([0, 0], [0, 0], [0, 0], [0, 1], [1, 0])]
     streams = zip(seeds, (0, 0, 1, 0, 0), (0, 1, 0, 0, 0), strict=True)
-    kept = np.stack([one(seed, number(batch), number(head)) for seed, batch, head in streams]).astype(float)
-    np.testing.assert_allclose(kept.mean((1, 2)), 0.75, atol=0.01)
-    np.testing.assert_allclose(kept.mean(1), 0.75, atol=0.15)  # 5.5 standard deviations of 256 draws
-    np.testing.assert_allclose(kept.mean(2), 0.75, atol=0.15)
-    spread = (kept - 0.75) / np.sqrt(0.75 * 0.25)
+    masks = np.stack([one(seed, number(batch), number(head)) for seed, batch, head in streams]).astype(float)
+    np.testing.assert_allclose(masks.mean((1, 2)), 0.75, atol=0.01)
+    np.testing.assert_allclose(masks.mean(1), 0.75, atol=0.15)  # 5.5 standard deviations of 256 draws
+    np.testing.assert_allclose(masks.mean(2), 0.75, atol=0.15)
+    spread = (masks - 0.75) / np.sqrt(0.75 * 0.25)
     between = np.einsum("ats,bts->ab", spread, spread) / 256**2
     np.testing.assert_allclose(between, np.eye(5), atol=0.02)
     rows, columns = (spread[0] @ spread[0].T / 256, spread[0].T @ spread[0] / 256)

@@ -192,11 +192,11 @@ def test_a_line_of_biases_is_added_to_queries_of_float64(spec):
 
 def check(implementations, call):
     """Require `error <= 2 · error of the reference + 8 eps · sums of absolute values`, in the maximum norm."""
-    found = {}
+    result = {}
     for name in implementations:
         with contextlib.suppress(NotImplementedError):
-            found[name] = run(call, name, call["dtype"])
-    if not found:
+            result[name] = run(call, name, call["dtype"])
+    if not result:
         return
     with jax.enable_x64(True):
         truth = run(call, "reference", "float64")
@@ -204,7 +204,7 @@ def check(implementations, call):
     sums, logits = magnitudes(call)
     sums += [logits] * (len(truth) - len(sums))
     eps = float(jnp.finfo(call["dtype"]).eps)
-    for name, results in found.items():
+    for name, results in result.items():
         for i, (want, got, peer, size) in enumerate(zip(truth, results, dense, sums, strict=True)):
             seen = np.isfinite(want)
             np.testing.assert_array_equal(np.isneginf(got), ~seen)
@@ -252,8 +252,8 @@ ANY = ("reference", "blockwise", "cpu")
 
 def holed(params, q, k, q_positions, k_positions):
     """Not a number where the key is 3 tokens ahead, or 2 behind."""
-    apart = k_positions[None, :] - q_positions[:, None]
-    return jnp.where((apart == 3) | (apart == -2), jnp.nan, 0.0) * params["one"]
+    distances = k_positions[None, :] - q_positions[:, None]
+    return jnp.where((distances == 3) | (distances == -2), jnp.nan, 0.0) * params["one"]
 
 
 @pytest.mark.slow
@@ -269,10 +269,10 @@ def test_what_is_not_a_number_stays_in_the_rows_that_see_it(implementation):
     plain = dot_product_attention(
         q, k, v, positions=jnp.arange(12), causal=True, window=2, implementation=implementation
     )
-    kept = dot_product_attention(
+    dropped = dot_product_attention(
         q, k, v, positions=jnp.arange(12), causal=True, window=2, hooks=hooks, implementation=implementation
     )
-    np.testing.assert_allclose(kept, plain, atol=1e-6)
+    np.testing.assert_allclose(dropped, plain, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -129,8 +129,8 @@ ORDERS = ORDER + 100, ORDER[::-1], jnp.where(ORDER < 20, ORDER, ORDER - 20)
 @pytest.mark.slow
 def test_folded_is_the_reference_in_value_and_gradient_in_any_order_of_the_tokens():
     arrays, params, hooks = inputs("alibi", True)
-    both = by_xla, IMPLEMENTATIONS["reference"]
-    ours, reference = (jax.jit(step(f, hooks), compiler_options=QUICK) for f in both)
+    implementations = by_xla, IMPLEMENTATIONS["reference"]
+    ours, reference = (jax.jit(step(f, hooks), compiler_options=QUICK) for f in implementations)
     for index in ORDERS:
         jax.tree.map(same, ours(*arrays, params, index), reference(*arrays, params, index))
 
@@ -143,8 +143,8 @@ def test_a_causal_window_is_the_reference_in_any_order_of_the_tokens():
         operands, layout = prepare(q, k, v, index, index, hooks(params), None)
         return implementation(check_options(q, causal=True, window=9), layout, operands)[0]
 
-    both = by_xla, IMPLEMENTATIONS["reference"]
-    ours, reference = (jax.jit(functools.partial(output, f), compiler_options=QUICK) for f in both)
+    implementations = by_xla, IMPLEMENTATIONS["reference"]
+    ours, reference = (jax.jit(functools.partial(output, f), compiler_options=QUICK) for f in implementations)
     for index in (*ORDERS, 2 * ORDER):
         same(ours(index), reference(index))
 
@@ -219,7 +219,7 @@ def test_what_a_fused_kernel_cannot_do_it_says(call, reason):
     fields = {"positions": jnp.arange(T), "order": jnp.arange(T)}
     fields |= {name: rest.pop(name) for name in ("positions", "segment_ids", "has_position") if name in rest}
     names = ("causal", "window", "distance_range", "scale", "soft_cap")
-    given = {name: one for name, one in {"causal": True, **rest}.items() if name in names}
+    given = {name: item for name, item in {"causal": True, **rest}.items() if name in names}
     options = check_options(q, **given)._replace(dropout_rate=rate)
     k_tokens = TokenPositions(jnp.arange(k.shape[1])) if k.shape[1] != T else TokenPositions(**fields)
     operands, layout = prepare(q, k, k, TokenPositions(**fields), k_tokens, hooks, seed)

@@ -78,10 +78,10 @@ def test_position_enters_as_in_attention_itself():
 
 def test_cross_attention_and_cached_decoding_bind_their_own_positions():
     model = layer(ALIBI, options={"causal": True})
-    whole = model.apply(drawn(), X)
+    states = model.apply(drawn(), X)
     function = attention_fn(ALIBI, {}, positions=TOKENS[4:], k_positions=TOKENS, extent=6, causal=True)
     cross = nn.MultiHeadDotProductAttention(num_heads=2, attention_fn=function)
-    np.testing.assert_allclose(cross.apply(drawn(), X[:, 4:], X), whole[:, 4:], atol=1e-6)
+    np.testing.assert_allclose(cross.apply(drawn(), X[:, 4:], X), states[:, 4:], atol=1e-6)
 
     cache = nn.MultiHeadDotProductAttention(num_heads=2, decode=True).init(jax.random.key(0), X)["cache"]
     for i in range(6):
@@ -89,7 +89,7 @@ def test_cross_attention_and_cached_decoding_bind_their_own_positions():
         step = nn.MultiHeadDotProductAttention(num_heads=2, decode=True, attention_fn=function)
         out, state = step.apply({**drawn(), "cache": cache}, X[:, i : i + 1], mutable=["cache"])
         cache = state["cache"]
-        np.testing.assert_allclose(out[:, 0], whole[:, i], atol=1e-6)
+        np.testing.assert_allclose(out[:, 0], states[:, i], atol=1e-6)
 
 
 @pytest.mark.parametrize("bound", [{}, {"positions": jnp.asarray([3])}])

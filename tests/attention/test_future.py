@@ -101,7 +101,7 @@ def test_the_future_changes_nothing_in_the_past(door):
         layer(x, jnp.asarray(RESTARTS))
 
 
-@pytest.mark.parametrize("call", [attend, linear_attention, lambda one, *qkv: attention_fn(one)(*qkv)])
+@pytest.mark.parametrize("call", [attend, linear_attention, lambda item, *qkv: attention_fn(item)(*qkv)])
 def test_a_record_without_dims_must_be_told_whether_it_is_causal(call):
     q = jnp.ones((T, H, D))
     with pytest.raises(ValueError, match=r"causal must be True or False .* made without dims .* got None"):
@@ -114,8 +114,8 @@ def test_an_extended_record_has_the_dims_it_was_extended_for():
     q, k, v = jnp.asarray(np.random.default_rng(1).normal(size=(3, T, H, D)), jnp.float32)
     extended = pejax.extend_encoding(OWN, scaled, pejax.extensions.pi(factor=2))
     named = Encoding(distance_bias=distance_bias, dims=scaled)
-    told = pejax.extend_encoding(named, scaled, pejax.extensions.pi(factor=2))
-    np.testing.assert_array_equal(attend(extended, q, k, v), attend(told, q, k, v))
+    output = pejax.extend_encoding(named, scaled, pejax.extensions.pi(factor=2))
+    np.testing.assert_array_equal(attend(extended, q, k, v), attend(output, q, k, v))
     with pytest.raises(ValueError, match="the dims that the encoding was made for"):
         attend(extended, q[:, :1], k[:, :1], v[:, :1])
 
@@ -132,10 +132,10 @@ def test_each_way_out_of_the_refusal_works():
 
 def test_caches_and_positions_that_rise_are_read_as_before():
     q, k, v = jnp.asarray(np.random.default_rng(3).normal(size=(3, T, H, D)), jnp.float32)
-    whole, at = attend(ALIBI, q, k, v), jnp.arange(T)
+    output, at = attend(ALIBI, q, k, v), jnp.arange(T)
     np.testing.assert_array_equal(attend(ALIBI, q, k, v, positions=at), attend(ALIBI, q, k, v, positions=at + 7))
     step = attend(ALIBI, q[3:4], k, v, positions=at[3:4], k_positions=at)
-    np.testing.assert_allclose(step[0], whole[3], atol=1e-6)
+    np.testing.assert_allclose(step[0], output[3], atol=1e-6)
     assert follow_arrays(3 * at, (T,), causal=True, spans=True).order is None
 
 

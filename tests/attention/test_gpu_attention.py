@@ -34,7 +34,7 @@ N, H, K, D = 2, 4, 2, 8
 
 def sides(case):
     """Return the tokens of a case: positions that count tokens, and whatever else it asks for."""
-    found = []
+    result = []
     for length in (case["t"], case["s"]):
         index = np.arange(length, dtype=np.int32) + (case["s"] - length if length == case["t"] else 0)
         positions = np.stack(np.divmod(index, 7), -1) if case.get("axes") else index
@@ -47,8 +47,8 @@ def sides(case):
         if segments is not None and case.get("batched"):
             segments = np.stack([segments, np.ones(length, int)])
         fields = (None if x is None else jnp.asarray(x) for x in (positions, index, placed, segments))
-        found.append(TokenPositions(*fields))
-    return found
+        result.append(TokenPositions(*fields))
+    return result
 
 
 CASES = {
@@ -137,8 +137,8 @@ def test_kernels_are_the_reference_in_value_and_every_gradient(name, monkeypatch
 @pytest.mark.slow
 def test_narrow_types_keep_their_type_and_lose_no_more_than_it_does():
     case = {"spec": "none", "t": 32, "s": 48}  # and no mask, nor padding
-    both = interpreted, IMPLEMENTATIONS["reference"]
-    (ours, arrays), (reference, _) = (program(case, f, jnp.bfloat16) for f in both)
+    implementations = interpreted, IMPLEMENTATIONS["reference"]
+    (ours, arrays), (reference, _) = (program(case, f, jnp.bfloat16) for f in implementations)
     got, want = (jax.jit(f, compiler_options=QUICK)(*arrays) for f in (ours, reference))
     assert got[0][1][0].dtype == got[1][0].dtype == jnp.bfloat16
     agree(got, want, 0.03)
@@ -231,13 +231,13 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
     if mask is None:
         mask = jnp.ones((24, 40), bool)
     pairs = np.asarray(mask).reshape(3, 8, 5, 8).transpose(0, 2, 1, 3).reshape(3, 5, 64)
-    found = tiles(options, *(_token_rows(side, options) for side in sides), (8, 8))
-    if found is None:
+    result = tiles(options, *(_token_rows(side, options) for side in sides), (8, 8))
+    if result is None:
         assert pairs.all()
         return
-    for some, whole, span, seen in zip(*found, spans(found), [pairs], strict=True):
+    for some, all_visible, span, seen in zip(*result, spans(result), [pairs], strict=True):
         assert (np.asarray(some) >= seen.any(-1)).all()
-        assert (np.asarray(whole) <= seen.all(-1)).all()
+        assert (np.asarray(all_visible) <= seen.all(-1)).all()
         for (first, begin, after, last), row in zip(np.asarray(span), seen, strict=True):
             assert first <= begin <= after <= last
             assert not row[:first].any()

@@ -22,9 +22,9 @@ def test_classes_that_do_not_compile_are_returned_with_the_reason(monkeypatch):
         return ("out of shared memory" if q.dtype == jnp.float32 and q.shape[-1] == 128 else "", 0.1)
 
     monkeypatch.setattr(kernel_check, "compile_error", refusing)
-    found = check_kernels(implementations=["blockwise", "reference"])
+    result = check_kernels(implementations=["blockwise", "reference"])
     assert len(compiled) == 2 * 3 * 2 * 2
-    assert found == {
+    assert result == {
         f"{name}, {bias}, D=128, float32": "out of shared memory"
         for name in ("blockwise", "reference")
         for bias in ("no bias", "bias in a tile", "bias by distance")
@@ -107,5 +107,5 @@ def test_heads_that_fit_in_no_tile_are_refused_in_words():
 def test_a_gpu_prefers_what_is_checked_there(monkeypatch):
     monkeypatch.setattr(kernel_check, "platform", lambda: "gpu")
     monkeypatch.setattr(kernel_check, "compile_error", lambda *_: ("no", 0.1))
-    found = check_kernels(head_dims=[16], dtypes=["bfloat16"])
-    assert {label.partition(",")[0] for label in found} == {*backends.PREFERENCES["gpu"].kernels} - {"cudnn"}
+    result = check_kernels(head_dims=[16], dtypes=["bfloat16"])
+    assert {label.partition(",")[0] for label in result} == {*backends.PREFERENCES["gpu"].kernels} - {"cudnn"}

@@ -82,9 +82,9 @@ def fields(case, rng, length):
     }[case.get("segments")]()
     placed = np.arange(length) != 2 if case.get("unplaced") else np.ones(length, bool)
     positions = rng.normal(size=length) * 5
-    given = {"order": case.get("causal"), "segment_ids": case.get("segments"), "has_position": case.get("unplaced")}
+    values = {"order": case.get("causal"), "segment_ids": case.get("segments"), "has_position": case.get("unplaced")}
     side = {"positions": positions, "order": order, "segment_ids": segments, "has_position": placed}
-    return side, {name: jnp.asarray(side[name]) for name, wanted in given.items() if wanted}
+    return side, {name: jnp.asarray(side[name]) for name, expected in values.items() if expected}
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, ("causal, cross", "a hole")))

@@ -43,11 +43,11 @@ def test_padding_may_hold_anything(name, implementation):
         return attend(encoding, q, k, v, params=params, positions=tokens, implementation=implementation)
 
     try:
-        found = gradients(call, POISONED, params)
+        result = gradients(call, POISONED, params)
     except NotImplementedError:
         pytest.skip("the kernels do not take this hook")
-    close(found, gradients(call, ARRAYS, params), 1e-6)
-    assert (jnp.where(KEPT, 0.0, found[1]) == 0).all()
+    close(result, gradients(call, ARRAYS, params), 1e-6)
+    assert (jnp.where(KEPT, 0.0, result[1]) == 0).all()
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def where(case, order):
 def side_by_side(run, attends, arguments):
     """Return the gradients of `run(attend, *arguments)`, and what else it returns, for each attention; one program."""
     slopes = [jax.grad(functools.partial(run, attend), range(len(arguments)), has_aux=True) for attend in attends]
-    return jax.jit(lambda *arguments: [each(*arguments) for each in slopes], compiler_options=QUICK)(*arguments)
+    return jax.jit(lambda *arguments: [item(*arguments) for item in slopes], compiler_options=QUICK)(*arguments)
 
 
 def layers(attends, case, order):
@@ -122,9 +122,9 @@ def test_the_slow_cases_meet_all_pairs_and_each_way_of_each_setting_and_the_othe
 @pytest.mark.parametrize(("case", "way"), [*cases()])
 def test_every_encoding_on_many_devices_is_that_of_one(case, way):
     split, method, order = way
-    (slopes, seen), (wanted, same) = layers((on(SPLITS[split], method), dot_product_attention), case, order)
-    close((slopes[:3], seen), (wanted[:3], same), 1e-5)
-    close(slopes[3], wanted[3], 5e-5)  # sums over all pairs, which cancel
+    (slopes, seen), (expected, same) = layers((on(SPLITS[split], method), dot_product_attention), case, order)
+    close((slopes[:3], seen), (expected[:3], same), 1e-5)
+    close(slopes[3], expected[3], 5e-5)  # sums over all pairs, which cancel
 
 
 def tilted(p, q, k, q_positions, k_positions):
@@ -314,8 +314,8 @@ def test_tiles_are_small_where_each_device_has_a_core(cores, tile, monkeypatch):
         run = lambda q: attend(q, q, q, positions=positions, implementation="cpu")
         return set(re.findall(r"f32\[(256,256|512,512)\]", str(jax.make_jaxpr(run)(q))))
 
-    found = [tiles(dot_product_attention, q[:, :, :1]), tiles(split, q), tiles(dot_product_attention, q[:, :, :1])]
-    assert found == [{"512,512"}, {f"{tile},{tile}"}, {"512,512"}]
+    result = [tiles(dot_product_attention, q[:, :, :1]), tiles(split, q), tiles(dot_product_attention, q[:, :, :1])]
+    assert result == [{"512,512"}, {f"{tile},{tile}"}, {"512,512"}]
 
 
 def test_attention_says_what_to_use_for_explicit_axes():
@@ -366,9 +366,9 @@ def test_a_batch_that_automatic_axes_split_stays_where_it_is(name):
 
     run = jax.jit(step, compiler_options=QUICK).lower(*jax.device_put(arrays, split)).compile()
     assert not re.search("all-gather|all-to-all|collective-permute", run.as_text())
-    found = run(*jax.device_put(arrays, split))
-    assert {x.sharding.spec[0] for x in jax.tree.leaves(found)} == {"data"}
-    close(found, jax.jit(step, compiler_options=QUICK)(*arrays), 2e-5)
+    result = run(*jax.device_put(arrays, split))
+    assert {x.sharding.spec[0] for x in jax.tree.leaves(result)} == {"data"}
+    close(result, jax.jit(step, compiler_options=QUICK)(*arrays), 2e-5)
 
 
 def test_an_explanation_says_that_the_cpu_gathers_over_automatic_axes():
@@ -391,7 +391,7 @@ def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
     encoding = ENCODINGS[name](Dims(heads=2, head_dim=D, kv_heads=1, causal=True))
     params = jax.tree.map(lambda leaf: leaf + 0.3, init_params(encoding, jax.random.key(0)))
     q, k, v = normal(2, 40, 4, D), normal(2, 40, 2, D, seed=1), normal(2, 40, 2, D, seed=2)
-    split, whole = PartitionSpec("data", None, "tensor"), jax.tree.map(lambda _: PartitionSpec(), params)
+    split, replicated = PartitionSpec("data", None, "tensor"), jax.tree.map(lambda _: PartitionSpec(), params)
 
     def one(q, k, v, params):
         return attend(encoding, q, k, v, params=params, implementation=implementation)
@@ -401,10 +401,10 @@ def test_inside_a_shard_map_of_the_user_with_its_checks(name, implementation):
         return jnp.concatenate([one(*three, params) for three in zip(*map(heads, (q, k, v)), strict=True)], axis=2)
 
     def step(attend):
-        loss = lambda *operands: (jnp.sum(jnp.sin(found := attend(*operands))), found)
+        loss = lambda *operands: (jnp.sum(jnp.sin(result := attend(*operands))), result)
         return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True), compiler_options=QUICK)(q, k, v, params)
 
-    sharded = jax.shard_map(one, mesh=mesh, in_specs=(split, split, split, whole), out_specs=split)
+    sharded = jax.shard_map(one, mesh=mesh, in_specs=(split, split, split, replicated), out_specs=split)
     close(step(sharded), step(halves), 2e-5)
 
 

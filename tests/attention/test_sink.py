@@ -51,12 +51,14 @@ def with_a_column(q, k, v, sink):
     """Return output, log-sum-exp and weights by softmax over the keys and one more, dense and written out."""
     k, v = (jnp.repeat(x, H // K, axis=2) for x in (k, v))
     at = jnp.arange(T)
-    apart = (at[:, None] - at[None, :]).astype(jnp.float32)
+    distances = (at[:, None] - at[None, :]).astype(jnp.float32)
     slopes = alibi_slopes(H)
-    logits = D**-0.5 * jnp.einsum("bthd,bshd->bhts", q, k, precision="highest") - slopes[:, None, None] * jnp.abs(apart)
+    logits = D**-0.5 * jnp.einsum("bthd,bshd->bhts", q, k, precision="highest") - slopes[:, None, None] * jnp.abs(
+        distances
+    )
     logits = 3.0 * jnp.tanh(logits / 3.0)
     same = TOKENS.segment_ids[:, None] == TOKENS.segment_ids[None, :]
-    seen = same & (TOKENS.segment_ids != 0)[None, :] & (apart >= 0) & (apart < 9)
+    seen = same & (TOKENS.segment_ids != 0)[None, :] & (distances >= 0) & (distances < 9)
     logits = jnp.where(seen, logits, -jnp.inf)
     column = jnp.broadcast_to(sink[:, None, None], (1, H, T, 1))
     weights = jax.nn.softmax(jnp.concatenate([logits, column], axis=-1))[..., :-1]

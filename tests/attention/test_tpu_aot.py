@@ -32,8 +32,8 @@ HEADS, KEY_HEADS, D = 4, 2, 64
 @functools.cache
 def mesh_of(topology: str) -> Mesh:
     """Return the devices of a topology in a row."""
-    found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
-    return Mesh(np.asarray(found.devices).reshape(-1), ("data",))
+    result = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    return Mesh(np.asarray(result.devices).reshape(-1), ("data",))
 
 
 def compiled(
@@ -41,7 +41,7 @@ def compiled(
 ) -> Compiled:
     """Compile attention with all its gradients, one example of packed tokens on each device; `by_key`: a key bias."""
     mesh = mesh_of(topology)
-    split, whole = PartitionSpec("data"), PartitionSpec()
+    split, replicated = PartitionSpec("data"), PartitionSpec()
     dims = Dims(HEADS, D, kv_heads=KEY_HEADS, extent=length, causal=True)
     encoding = make_encoding(spec, dims)
 
@@ -58,13 +58,13 @@ def compiled(
         return jnp.sum(out.astype(jnp.float32) ** 2)[None]
 
     def loss(*operands):
-        specs = (split,) * 4 + (whole,)
+        specs = (split,) * 4 + (replicated,)
         return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split)(*operands))
 
     place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
     operands = [place((mesh.size, length, heads, D), split, dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     segments = place((mesh.size, length), split, jnp.int32)
-    params = jax.tree.map(lambda x: place(x.shape, whole, x.dtype), jax.eval_shape(settle, jax.random.key(0)))
+    params = jax.tree.map(lambda x: place(x.shape, replicated, x.dtype), jax.eval_shape(settle, jax.random.key(0)))
     with jax.set_mesh(mesh):
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 4))).lower(*operands, segments, params).compile()
 
@@ -95,14 +95,14 @@ def test_temporary_memory_is_a_few_times_the_operands_at_any_length(spec):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_train_step_of_the_decoder_split_over_the_batch_compiles(topology):
     mesh, length = mesh_of(topology), 1024
-    split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
+    split, replicated = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
     config = decoder(width=256, heads=4, kv_heads=2, layers=2, length=length, pe="alibi", dtype="bfloat16")
     model, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
 
     def loss(state, ids):
         logits = nnx.merge(model, state)(ids[:, :-1])
-        found = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[:, 1:, None], axis=-1)
-        return -jax.lax.pmean(jnp.mean(found), "data")
+        result = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[:, 1:, None], axis=-1)
+        return -jax.lax.pmean(jnp.mean(result), "data")
 
     def step(state, ids):
         specs = (PartitionSpec(), PartitionSpec("data"))
@@ -111,7 +111,7 @@ def test_a_train_step_of_the_decoder_split_over_the_batch_compiles(topology):
         update = lambda x, dx: x - 0.1 * dx if jnp.issubdtype(x.dtype, jnp.floating) else x
         return value, jax.tree.map(update, state, slopes)
 
-    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), state)
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated), state)
     ids = jax.ShapeDtypeStruct((mesh.size, length + 1), jnp.int32, sharding=split)
     with jax.set_mesh(mesh):
         step = jax.jit(step, donate_argnums=0).lower(state, ids)

@@ -26,19 +26,19 @@ def test_a_ratio_is_that_of_neighbours_in_time():
 
 
 def test_the_spread_holds_the_middle_of_the_rounds():
-    found = timing.ratio([float(i) for i in range(11)], [1.0] * 11)
-    assert found == pytest.approx((5.0, 1.0, 9.0))
-    assert str(found) == "5.00 (1.00 to 9.00)"
+    result = timing.ratio([float(i) for i in range(11)], [1.0] * 11)
+    assert result == pytest.approx((5.0, 1.0, 9.0))
+    assert str(result) == "5.00 (1.00 to 9.00)"
 
 
 def test_ways_take_turns_and_everybody_is_first_once(monkeypatch):
     calls = []
     monkeypatch.setattr(timing, "SAMPLE", 0.0)
     makers = {name: lambda name=name: lambda: calls.append(name) for name in "abc"}
-    found = timing.side_by_side(makers, 3, SILENT, more=1)
+    result = timing.side_by_side(makers, 3, SILENT, more=1)
     assert "".join(calls) == "aaabbbccc" + "abc" + "bca" + "cab"
-    assert {name: len(seconds) for name, seconds in found.seconds.items()} == {"a": 3, "b": 3, "c": 3}
-    assert set(found.first) == set("abc")
+    assert {name: len(seconds) for name, seconds in result.seconds.items()} == {"a": 3, "b": 3, "c": 3}
+    assert set(result.first) == set("abc")
 
 
 def test_a_timed_call_may_follow_others_of_its_way(monkeypatch):
@@ -57,8 +57,8 @@ def test_a_short_call_is_repeated_and_the_time_is_that_of_one(monkeypatch):
 
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now.time)
     monkeypatch.setattr(timing.time, "sleep", lambda seconds: None)
-    found = timing.side_by_side({"base": lambda: call}, 2, SILENT)
-    assert found.seconds["base"] == pytest.approx([0.004, 0.004])
+    result = timing.side_by_side({"base": lambda: call}, 2, SILENT)
+    assert result.seconds["base"] == pytest.approx([0.004, 0.004])
     assert now.time == pytest.approx(0.004 * (2 + 2 * math.ceil(timing.SAMPLE / 0.004)))
 
 
@@ -69,8 +69,8 @@ def test_a_peer_that_cannot_is_left_out_and_says_why():
     def refuses():
         raise NotImplementedError("no bias\nhere")
 
-    found = timing.side_by_side({"ours": lambda: int, "missing": missing, "refuses": refuses}, 1, SILENT)
-    column = report.column_of(found)
+    result = timing.side_by_side({"ours": lambda: int, "missing": missing, "refuses": refuses}, 1, SILENT)
+    column = report.column_of(result)
     assert list(column.cells) == ["ours"]
     assert column.notes == ["missing: left out, peer is not installed", "refuses: left out, no bias here"]
     with pytest.raises(NotImplementedError):
@@ -103,9 +103,9 @@ def test_what_does_not_fit_is_refused_before_it_is_made():
 
 
 def test_free_memory_is_what_the_kernel_says_can_be_had(tmp_path):
-    told = tmp_path / "meminfo"
-    told.write_text("MemTotal:       24000 kB\nMemFree:          100 kB\nMemAvailable:    3000 kB\n")
-    assert timing.free_memory(told) == 3000 * 1024
+    output = tmp_path / "meminfo"
+    output.write_text("MemTotal:       24000 kB\nMemFree:          100 kB\nMemAvailable:    3000 kB\n")
+    assert timing.free_memory(output) == 3000 * 1024
     assert timing.free_memory(tmp_path / "none") > 2**20
 
 
@@ -214,8 +214,8 @@ def test_the_command_line_refuses_in_one_line(argv, message, capsys):
 def as_numpy(out, heads_first):
     """Return an output of JAX or torch as (B, T, H, D) float32."""
     if hasattr(out, "detach"):
-        found = out.detach().float().numpy()
-        return found.swapaxes(1, 2) if heads_first else found
+        result = out.detach().float().numpy()
+        return result.swapaxes(1, 2) if heads_first else result
     return np.asarray(out)
 
 
@@ -237,10 +237,10 @@ def test_peers_of_attention_compute_what_we_do(name):
         if name.startswith(module.replace("_", "-")):
             pytest.importorskip(module)
     output, gradients = makers[name]()()
-    expected, wanted = attention.ours(problem)()
+    expected, target = attention.ours(problem)()
     np.testing.assert_allclose(as_numpy(output, True), expected, atol=2e-6)
-    for found, want in zip(gradients[:3], wanted[:3], strict=True):
-        np.testing.assert_allclose(as_numpy(found, True), want, atol=2e-5)
+    for result, want in zip(gradients[:3], target[:3], strict=True):
+        np.testing.assert_allclose(as_numpy(result, True), want, atol=2e-5)
 
 
 @pytest.mark.parity
@@ -250,13 +250,13 @@ def test_peers_of_rotation_compute_what_we_do(pairing, given):
     """torch.compile apart, which compiles for long."""
     peer("torch")
     turning = peers_rope.Turning((2, 16, 3, 8), "float32", pairing, given, True)
-    expected, wanted = rope.ours(turning)()
+    expected, target = rope.ours(turning)()
     for name, make in {"plain": lambda: rope.plain(turning), **peers_rope.peers(turning)}.items():
         module = name.split(",")[0].replace("-", "_")
         if name != "torch.compile" and (module == "plain" or peer_or_none(module)):
             output, gradients = make()()
-            for found, want in zip((*output, *gradients), (*expected, *wanted), strict=True):
-                np.testing.assert_allclose(as_numpy(found, "GPT-J" not in name), want, atol=2e-6, err_msg=name)
+            for result, want in zip((*output, *gradients), (*expected, *target), strict=True):
+                np.testing.assert_allclose(as_numpy(result, "GPT-J" not in name), want, atol=2e-6, err_msg=name)
 
 
 def peer_or_none(name):

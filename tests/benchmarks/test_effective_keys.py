@@ -25,10 +25,10 @@ TINY = ("--patch=14", "--width=16", "--layers=2", "--heads=4", "--epochs=1", "--
 def test_by_head_it_is_the_entropy_of_each_heads_weights():
     q, k = 2.0 * jax.random.normal(jax.random.key(0), (2, 3, 6, 4, 8))
     tokens = TokenPositions(jnp.arange(6, dtype=jnp.int32))
-    found = head_entropies(q, k, 1, positions=tokens)
+    result = head_entropies(q, k, 1, positions=tokens)
     weights = np.asarray(attention_weights(q, k, positions=tokens), np.float64)
-    np.testing.assert_allclose(found, -(weights * np.log(weights)).sum(-1).mean((0, 2)), rtol=1e-5)
-    assert float(jnp.mean(found)) == pytest.approx(float(mean_entropy(q, k, 1, positions=tokens)), rel=1e-5)
+    np.testing.assert_allclose(result, -(weights * np.log(weights)).sum(-1).mean((0, 2)), rtol=1e-5)
+    assert float(jnp.mean(result)) == pytest.approx(float(mean_entropy(q, k, 1, positions=tokens)), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -52,8 +52,8 @@ def test_a_run_is_read_and_its_lines_say_what_the_results_say(tmp_path, capsys):
     capsys.readouterr()
     assert entropy.main([str(run), "--images=40"]) == 0
     *sizes, last = lines(capsys)
-    assert [(one["size"], one["tokens"], one["images"]) for one in sizes] == [(28, 4, 40), (42, 9, 40)]
-    keys = np.asarray([one["effective_keys"] for one in sizes])
+    assert [(item["size"], item["tokens"], item["images"]) for item in sizes] == [(28, 4, 40), (42, 9, 40)]
+    keys = np.asarray([item["effective_keys"] for item in sizes])
     assert keys.shape == (2, 2, 4)
     assert np.all((keys > 1) & (keys <= np.asarray([4.001, 9.001])[:, None, None]))
     assert last["shift"] == pytest.approx(np.abs(np.log(keys[1] / keys[0])).mean(), abs=1e-3)

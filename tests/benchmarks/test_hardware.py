@@ -38,8 +38,8 @@ def pool(tmp_path, count=2):
 
 
 def stage(*cases):
-    told = lambda lines: "\n".join(f"{name}: {line['outcome']}" for name, line in lines.items())
-    return Stage(lambda run, until: run.do(cases, until), lambda settings, jobs: (1.0, "a guess"), told)
+    output = lambda lines: "\n".join(f"{name}: {line['outcome']}" for name, line in lines.items())
+    return Stage(lambda run, until: run.do(cases, until), lambda settings, jobs: (1.0, "a guess"), output)
 
 
 @pytest.fixture
@@ -63,16 +63,16 @@ def lines(tmp_path):
 def test_a_nan_a_hang_a_lack_of_memory_and_a_crash_end_their_case_alone(command, tmp_path, capsys):
     names = ["right first", "nan", "hang", "fill", "die", "refuse", "right last"]
     assert command({"prove": stage(*(case(name, 1.0 if name == "hang" else 20.0) for name in names))}) == 1
-    found = {line["case"]: line for line in lines(tmp_path)}
-    assert {name: line["outcome"] for name, line in found.items()} == {
+    result = {line["case"]: line for line in lines(tmp_path)}
+    assert {name: line["outcome"] for name, line in result.items()} == {
         **{"right first": "proved", "nan": "wrong", "hang": "hung", "fill": "memory", "die": "crashed"},
         **{"refuse": "refused", "right last": "proved"},
     }
-    assert found["nan"]["message"] == "error above 1e-05: d_q nan"
-    assert found["hang"]["message"] == "no answer in 1 s"
-    assert found["die"]["message"] == "the process ended by SIGKILL"
-    assert found["right last"]["card"] == "NVIDIA H100 80GB HBM3"
-    assert found["right last"]["driver"] == "580.159.04"
+    assert result["nan"]["message"] == "error above 1e-05: d_q nan"
+    assert result["hang"]["message"] == "no answer in 1 s"
+    assert result["die"]["message"] == "the process ended by SIGKILL"
+    assert result["right last"]["card"] == "NVIDIA H100 80GB HBM3"
+    assert result["right last"]["driver"] == "580.159.04"
     printed = capsys.readouterr().out
     assert "FAILED prove: fill: memory: RuntimeError: RESOURCE_EXHAUSTED: Out of memory" in printed
     assert "7 cases" in printed
@@ -133,9 +133,9 @@ def test_training_that_was_not_done_fails_nothing(command):
 def test_what_it_cannot_use_is_told_in_one_line_with_status_2(change, line, command, monkeypatch, capsys):
     monkeypatch.setattr(program, "first_answer", lambda *_: {**H100, **change})
     assert command({"prove": stage(case("right"))}) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {line}")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"error: {line}")
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_results_of_another_version_or_card_are_refused_in_one_line(name, value,
     assert command({"prove": stage(case("right"))}) == 0
     monkeypatch.setattr(program, "first_answer", lambda *_: {**H100, name: value})
     assert command({"prove": stage(case("right"))}) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: out must be new, or of the same {name}: ")
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"error: out must be new, or of the same {name}: ")
+    assert output.count("\n") == 1
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_in_one_line(command, tmp_path, capsys):
@@ -169,9 +169,9 @@ def test_unknown_stages_and_negative_minutes_are_refused(capsys):
     for arguments in (["--stages=prove,fly"], ["--minutes=-1"]):
         with pytest.raises(SystemExit, match="2"):
             program.options(arguments)
-    told = capsys.readouterr().err
-    assert "--stages must be of prove, measure, train, sample, got 'fly'" in told
-    assert "--minutes and --jobs must be 0 or more, got -1 and 0" in told
+    output = capsys.readouterr().err
+    assert "--stages must be of prove, measure, train, sample, got 'fly'" in output
+    assert "--minutes and --jobs must be 0 or more, got -1 and 0" in output
 
 
 def test_stages_run_in_order_and_a_rehearsal_has_no_end():
@@ -218,7 +218,7 @@ def test_a_process_keeps_what_it_holds_until_it_fails(tmp_path):
     own = pool(tmp_path)
     held = lambda what: ((task("hold"), {"what": what}), 20.0)
     try:
-        assert [one["held"] for one in own.together([held("a"), held("b"), held("c")])] == [["a"], ["b"], ["a", "c"]]
+        assert [item["held"] for item in own.together([held("a"), held("b"), held("c")])] == [["a"], ["b"], ["a", "c"]]
         assert own.worker_of(2) is own.worker_of(0)
         assert own.worker_of(0).ask(task("die"), {}, 20.0)["outcome"] == "crashed"
         assert own.worker_of(0).ask(*held("d")[0], 20.0)["held"] == ["d"]
@@ -228,9 +228,9 @@ def test_a_process_keeps_what_it_holds_until_it_fails(tmp_path):
 
 def test_a_device_that_does_not_start_is_told_of_every_case(tmp_path):
     worker = Worker(os.environ, tmp_path / "log", ((task("fill"), {}), 20.0))
-    found = worker.ask(task("right"), {}, 20.0)
-    assert found["outcome"] == "memory"
-    assert found["message"].startswith("did not start: RuntimeError: RESOURCE_EXHAUSTED")
+    result = worker.ask(task("right"), {}, 20.0)
+    assert result["outcome"] == "memory"
+    assert result["message"].startswith("did not start: RuntimeError: RESOURCE_EXHAUSTED")
     assert worker.process is None
 
 
@@ -239,8 +239,8 @@ def test_processes_end_with_the_command(tmp_path):
     script = "import os, pathlib; from benchmarks.hardware.pool import Worker; "
     script += f"worker = Worker(os.environ, pathlib.Path({str(tmp_path / 'log')!r})); "
     script += f"print(worker.ask({task('hold')!r}, {{'what': 'x'}}, 20.0)['process'], flush=True); os._exit(0)"
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    number, until = int(found.stdout), time.monotonic() + 10
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    number, until = int(result.stdout), time.monotonic() + 10
     while Path(f"/proc/{number}").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(f"/proc/{number}").exists()
@@ -254,50 +254,50 @@ def test_nan_and_what_is_not_within_the_tolerance_is_wrong():
 
 
 def test_every_kind_meets_every_implementation_in_its_types_and_names_are_unique():
-    found = prove.cases(rehearse=False)
-    names = [one.name for one in found]
+    result = prove.cases(rehearse=False)
+    names = [item.name for item in result]
     assert len(set(names)) == len(names)
     assert len([name for name in names if " | " in name]) == len(prove.KINDS) * 11
-    json.dumps([one.arguments for one in found])
-    rehearsed = [one.name for one in prove.cases(rehearse=True)]
+    json.dumps([item.arguments for item in result])
+    rehearsed = [item.name for item in prove.cases(rehearse=True)]
     assert set(rehearsed) <= set(names)
     assert {name.split(" | ")[0] for name in rehearsed if " | " in name} == set(prove.KINDS)
 
 
 def test_columns_name_their_ways_without_a_device_and_a_rehearsal_has_no_peers():
-    found = measure.columns(rehearse=False)
-    names = [column.case(way).name for column in found for way in column.ways]
+    result = measure.columns(rehearse=False)
+    names = [column.case(way).name for column in result for way in column.ways]
     assert len(set(names)) == len(names)
-    assert {column.name for column in found if "forward and" in column.table} == {
+    assert {column.name for column in result if "forward and" in column.table} == {
         "L = 2,048",
         "L = 8,192",
         "L = 32,768",
     }
-    assert [way for column in found for way in column.ways if "Flex" in way].count("torch FlexAttention, ALiBi") == 2
+    assert [way for column in result for way in column.ways if "Flex" in way].count("torch FlexAttention, ALiBi") == 2
     assert not [way for column in measure.columns(rehearse=True) for way in column.ways if measure.is_peer(way)]
 
 
 def test_the_table_of_proofs_tells_the_worst_of_each_implementation():
     kind = next(iter(prove.KINDS))
-    of = lambda name, found: {"stage": "prove", "case": f"{kind} | {name}", **found}
-    found = {
+    of = lambda name, item: {"stage": "prove", "case": f"{kind} | {name}", **item}
+    result = {
         f"{kind} | gpu | highest": of("gpu", verdict({"output": 2e-6}, 1e-5)),
         f"{kind} | gpu | bfloat16": of("gpu", verdict({"output": 1e-2}, 2e-2)),
         f"{kind} | cudnn | bfloat16": {"outcome": "refused"},
         f"{kind} | blockwise | highest": verdict({"output": 1.0}, 1e-5),
     }
-    assert f"| {kind} | 0.50 | refused | - | **wrong** | - | - |" in prove.table(found)
+    assert f"| {kind} | 0.50 | refused | - | **wrong** | - | - |" in prove.table(result)
 
 
 def test_the_table_of_times_has_ratios_of_the_same_rounds_and_tells_what_failed():
     column = measure.columns(rehearse=False)[0]
     name = lambda way: column.case(way).name
-    found = {
+    result = {
         name("torch SDPA, flash, no bias"): {"outcome": "measured", "seconds": [0.001, 0.002]},
         name("pejax kernels, no bias"): {"outcome": "measured", "seconds": [0.002, 0.004]},
         name("pejax kernels, T5"): {"outcome": "hung", "message": "no answer in 30 s"},
     }
-    text = measure.table(found)
+    text = measure.table(result)
     assert "| pejax kernels, no bias | 3.00 ms |" in text
     assert "| torch SDPA, flash, no bias | 0.50 (0.50 to 0.50) |" in text
     assert "- L = 8,192: pejax kernels, T5: failed, no answer in 30 s" in text
@@ -307,12 +307,12 @@ def test_the_table_of_training_is_the_mean_over_the_seeds_that_were_reached():
     line = lambda value: {
         "outcome": "trained", "epochs": 3, "top1": {"none": {"28": value, "12": 5.0}, "pi(stretch=True)": {}},
     }  # fmt: skip
-    found = {
+    result = {
         "glyphs | rope | seed 0": line(50.0),
         "glyphs | rope | seed 1": line(60.0),
         "glyphs | alibi | seed 0": line(1.0),
     }
-    text = train.table(found)
+    text = train.table(result)
     assert "| rope | 2 | 5.0 | 55.0 |" in text
     assert "| alibi | 1 | 5.0 | 1.0 |" in text
     assert "3 epochs" in text
@@ -367,17 +367,17 @@ def test_rounds_of_samples_begin_with_the_most_wanted_and_need_their_time(tmp_pa
 
 
 def test_a_round_has_all_of_a_short_time_and_its_share_of_a_long_one(monkeypatch, tmp_path):
-    given = []
+    calls = []
 
     def side_by_side(run, cases, end):
-        given.append((len(cases), round(end - time.monotonic(), -1)))
+        calls.append((len(cases), round(end - time.monotonic(), -1)))
 
     monkeypatch.setattr(sample, "side_by_side", side_by_side)
     run_of(sample, tmp_path, 600.0)
-    assert given == [(2, 600), (4, 600)], "which is used up by then"
-    given.clear()
+    assert calls == [(2, 600), (4, 600)], "which is used up by then"
+    calls.clear()
     run_of(sample, tmp_path, 1000.0)
-    assert given[0] == (2, 500)
+    assert calls[0] == (2, 500)
 
 
 def test_what_had_no_time_to_train_is_not_done_and_fails_nothing(command, tmp_path, monkeypatch, capsys):
@@ -424,9 +424,9 @@ def test_the_docs_tell_the_same_plan(name):
 
 
 def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
-    told = shared_memory.table()
-    assert "of 227 (compute capability 9.0)" in told
-    sizes = [int(word.split()[-1]) for line in told.splitlines()[1:] for word in line.split(": ")[1].split(", ")]
+    output = shared_memory.table()
+    assert "of 227 (compute capability 9.0)" in output
+    sizes = [int(word.split()[-1]) for line in output.splitlines()[1:] for word in line.split(": ")[1].split(", ")]
     assert len(sizes) == len(shared_memory.WIDTHS) * len(shared_memory.CONTENTS)
     assert max(sizes) <= 227
 
@@ -434,9 +434,9 @@ def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
 @pytest.mark.slow
 def test_the_rehearsal_runs_every_stage_to_its_end(tmp_path):
     command = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", f"--out={tmp_path / 'out'}"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "XLA_FLAGS": QUICK})
-    assert found.returncode == 0, found.stdout[-4000:]
-    assert "0 failed, 0 not done" in found.stdout
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "XLA_FLAGS": QUICK})
+    assert result.returncode == 0, result.stdout[-4000:]
+    assert "0 failed, 0 not done" in result.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"samples-gpu-rope_axial.png", "samples-video-rope_axial.png"} <= names
     assert len(names) <= 6

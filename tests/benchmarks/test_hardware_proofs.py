@@ -49,8 +49,10 @@ def test_the_gradients_of_the_oracle_are_those_of_automatic_differentiation():
     cotangents = draw(*output.shape), draw(*lse.shape)
     run = lambda terms: dense(terms, fixed)
     with jax.enable_x64(True):
-        both = jax.jit(lambda terms, given: (lambda out, pull: (out, pull(given)[0]))(*jax.vjp(run, terms)))
-        (want, want_lse), gradients = both(terms, cotangents)
+        run_and_pull = jax.jit(
+            lambda terms, cotangents: (lambda out, pull: (out, pull(cotangents)[0]))(*jax.vjp(run, terms))
+        )
+        (want, want_lse), gradients = run_and_pull(terms, cotangents)
     np.testing.assert_allclose(output, want, atol=1e-12)
     np.testing.assert_allclose(lse, want_lse, atol=1e-12)
     for got, expected in zip(oracle.gradients(terms, fixed, saved, *cotangents), gradients, strict=True):
@@ -59,9 +61,9 @@ def test_the_gradients_of_the_oracle_are_those_of_automatic_differentiation():
 
 @pytest.mark.slow
 def test_an_implementation_that_is_right_is_proved_in_every_gradient():
-    found = attention_proof.prove(KIND, "reference", "highest", toy=True)
-    assert found["outcome"] == "proved"
-    assert set(found["errors"]) == {"output", "lse", "d_q", "d_k", "d_v", "d_sink"}
+    result = attention_proof.prove(KIND, "reference", "highest", toy=True)
+    assert result["outcome"] == "proved"
+    assert set(result["errors"]) == {"output", "lse", "d_q", "d_k", "d_v", "d_sink"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
@@ -78,9 +80,9 @@ def test_what_is_off_by_a_thousandth_or_is_nan_is_not_proved(wrong, monkeypatch)
         return jnp.asarray(right["output"], jnp.float32) * wrong + values, jnp.asarray(right["lse"], jnp.float32)
 
     monkeypatch.setattr(attention_proof, "attend", attend)
-    found = attention_proof.prove(KIND, "gpu", "highest", toy=True)
-    assert found["outcome"] == "wrong"
-    assert "output" in found["message"]
+    result = attention_proof.prove(KIND, "gpu", "highest", toy=True)
+    assert result["outcome"] == "wrong"
+    assert "output" in result["message"]
 
 
 @pytest.mark.parametrize("toy", [True, False])
@@ -150,9 +152,9 @@ def test_an_epoch_is_the_steps_of_train_vit(tmp_path):
     step = make_step(own.model.loss, steps, shardings, mesh)
     for number in range(2):
         state = step(state, {"image": images[number], "label": labels[number]})
-    found, _, losses = own.train(copy[0], jax.tree.map(count, copy[1]), images, labels, rates, key, 2)
+    result, _, losses = own.train(copy[0], jax.tree.map(count, copy[1]), images, labels, rates, key, 2)
     np.testing.assert_allclose(jnp.mean(losses), state.sums["loss"] / state.sums["count"], rtol=1e-5)
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(state.params), strict=True):
+    for got, want in zip(jax.tree.leaves(result), jax.tree.leaves(state.params), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 

@@ -42,16 +42,16 @@ class Pool:
         return []
 
     def together(self, asks, done=lambda *_: None, until=float("inf")):
-        found = []
+        result = []
         for number, asked in enumerate(asks):
             if asked is None or time.monotonic() >= until:
-                found.append(None)
+                result.append(None)
                 continue
             (task, arguments), limit = asked
             self.asked.append(task.partition(":")[2])
-            found.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
-            done(number, found[-1])
-        return found
+            result.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
+            done(number, result[-1])
+        return result
 
     def worker_of(self, number):
         return self.workers[number % len(self.workers)]
@@ -128,8 +128,10 @@ def test_a_second_call_keeps_the_epochs_and_trains_only_what_is_missing(started)
     epochs = first.ledger.of_stage("train")["glyphs | epochs"]["epochs"]
     assert first.ledger.of_stage("train")["glyphs | rope | seed 1"]["outcome"] == "hung"
     path = first.settings.out / "results.jsonl"
-    kept = [line for line in path.read_text().splitlines(keepends=True) if "glyphs | alibi | seed 2" not in line]
-    path.write_text("".join(kept))
+    remaining_lines = [
+        line for line in path.read_text().splitlines(keepends=True) if "glyphs | alibi | seed 2" not in line
+    ]
+    path.write_text("".join(remaining_lines))
     second = started(lambda task, arguments: trains(task, arguments, epoch=1.0))
     train.run(second, 101.0)
     assert second.pool.asked.count("train") == 1
@@ -161,10 +163,10 @@ def test_encodings_that_do_not_compile_in_time_are_named_and_the_others_trained(
     run = started(slow)
     run.ledger.say = print
     train.run(run, 120.0)
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     trained = {name.split(" | ")[1] for name in run.ledger.of_stage("train") if "glyphs" in name and "seed 0" in name}
     assert trained == {pe for pe in train.FIRST if pe != "cpb"}
-    assert f"train: glyphs: 8 of {COUNT} encodings compiled in 80 s; more --minutes are needed for cpb, " in told
+    assert f"train: glyphs: 8 of {COUNT} encodings compiled in 80 s; more --minutes are needed for cpb, " in output
     assert "glyphs | cpb | seed 0" in {case.name for case in run.left}
 
 
@@ -176,11 +178,11 @@ def test_a_call_that_trains_nothing_says_why(started, clock, capsys):
     run = started(slow)
     run.ledger.say = print
     train.run(run, 10.0)
-    told = capsys.readouterr().out
-    assert told.startswith(
+    output = capsys.readouterr().out
+    assert output.startswith(
         f"train: glyphs: 0 of {COUNT} encodings compiled in 10 s; more --minutes are needed for rope_mixed"
     )
-    assert "train: fashion: no time was left" in told
+    assert "train: fashion: no time was left" in output
     assert len(run.left) == len(train.DATA) * len(train.ENCODINGS) * train.SEEDS
 
 
@@ -224,7 +226,7 @@ def test_a_way_that_fails_is_told_and_the_others_are_timed(started):
     assert of("pejax kernels, no bias")["seconds"] == [0.25] * measure.ROUNDS
     assert (of("pejax kernels, T5")["outcome"], of("pejax kernels, T5")["peer"]) == ("hung", False)
     assert (of("torch FlexAttention, ALiBi")["outcome"], of("torch FlexAttention, ALiBi")["peer"]) == ("memory", True)
-    assert len(lines) == sum(len(each.ways) for each in measure.columns(False)) + len(measure.memory_cases(False))
+    assert len(lines) == sum(len(item.ways) for item in measure.columns(False)) + len(measure.memory_cases(False))
     again = started(lambda *_: pytest.fail("asked again"), stages=["measure"])
     measure.run(again, 1000.0)
 
@@ -263,12 +265,12 @@ def test_a_run_trains_for_the_time_that_sampling_leaves(monkeypatch, tmp_path):
         raise InterruptedError
 
     monkeypatch.setattr(sampling, "command", command)
-    given = {"preset": "gpu", "pe": "alibi", "folder": str(tmp_path), "to": str(tmp_path), "limited": True}
+    options = {"preset": "gpu", "pe": "alibi", "folder": str(tmp_path), "to": str(tmp_path), "limited": True}
     for seconds, steps in ((400.0, 20_000), (220.0, 8_500)):
         with pytest.raises(InterruptedError):
-            sampling.sample(until=seconds, toy=False, **given)
+            sampling.sample(until=seconds, toy=False, **options)
         chosen = [option for option in asked if option.startswith("--steps=")][-1]
         assert int(chosen.partition("=")[2]) == pytest.approx(steps, abs=2)
-    found = sampling.sample(until=172.0, toy=False, **given)
+    result = sampling.sample(until=172.0, toy=False, **options)
     late = "a step takes 5.0 ms, and 2 s are left to train: more --minutes are needed"
-    assert found == {"outcome": "late", "message": late}
+    assert result == {"outcome": "late", "message": late}

@@ -14,8 +14,8 @@ def test_starts_are_counted_and_go_on_where_they_were(tmp_path, monkeypatch, cap
     monkeypatch.undo()
     monkeypatch.setattr(starts, "COMMANDS", {"platform": [], "json.nothing": []})
     assert starts.main(["platform", "json.nothing", "--times=2", *flags]) == 1
-    found = [json.loads(line) for line in results.read_text().splitlines()]
-    assert sorted((one["command"], one["status"]) for one in found) == [
+    result = [json.loads(line) for line in results.read_text().splitlines()]
+    assert sorted((item["command"], item["status"]) for item in result) == [
         ("json.nothing", 1), ("json.nothing", 1), ("platform", 0), ("platform", 0),
     ]  # fmt: skip
     out = capsys.readouterr().out

@@ -78,12 +78,12 @@ SHOWN = [*PLACES.split(), *(f"{folder}/**/*.py" for folder in ("pejax", "train",
 
 def test_the_address_of_the_repository_stands_in_one_place():
     """In pyproject.toml, if there is one: what a reader runs must come from nobody else's account."""
-    found = {}
+    result = {}
     for path in {path for pattern in SHOWN for path in ROOT.glob(pattern)}:
         for address in re.findall(r"github(?:usercontent)?\.(?:com|io)/[\w./-]*\bpejax\b", path.read_text()):
-            found.setdefault(address, []).append(path.relative_to(ROOT).as_posix())
+            result.setdefault(address, []).append(path.relative_to(ROOT).as_posix())
     address = build.repository().removeprefix("https://")
-    assert found == ({address: ["pyproject.toml"]} if address else {})
+    assert result == ({address: ["pyproject.toml"]} if address else {})
     for path in COLAB.glob("*.ipynb"):
         named = set(re.findall(r"github[\w.]*/([\w.-]+/pejax)\b", path.read_text()))
         assert named <= {address.partition("/")[2]}, path.name

@@ -15,8 +15,8 @@ def report(nodeid, duration, *markers):
 def ending(*reports, allowed=None, shard=None):
     """Return the lines that a run with these reports ends with, and its status; the machine may take `allowed`."""
     lines, run = [], budget.Budget()
-    for one in reports:
-        run.pytest_runtest_logreport(one)
+    for item in reports:
+        run.pytest_runtest_logreport(item)
     line = lambda text, **markup: lines.append(text)
     session = SimpleNamespace(config=SimpleNamespace(option=SimpleNamespace(shard=shard)), exitstatus=0)
     with pytest.MonkeyPatch.context() as patch:

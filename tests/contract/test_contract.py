@@ -49,9 +49,9 @@ def test_dims_fill_what_follows_from_the_rest():
 
 def test_equal_dims_hash_equal_however_they_were_written():
     short = Dims(heads=3, head_dim=16, axes=2, extent=(4, 6))
-    whole = Dims(heads=3, head_dim=16, width=48, kv_heads=3, axes=2, extent=(4, 6), scale=0.25, causal=False)
-    assert short == whole
-    assert hash(short) == hash(whole)
+    dims = Dims(heads=3, head_dim=16, width=48, kv_heads=3, axes=2, extent=(4, 6), scale=0.25, causal=False)
+    assert short == dims
+    assert hash(short) == hash(dims)
 
 
 @pytest.mark.parametrize(
@@ -351,10 +351,10 @@ def test_a_factory_called_by_itself_makes_what_its_name_makes(name):
     dims = Dims(heads=4, head_dim=8, extent=16, causal=True)
     direct, named = getattr(pejax.encodings, name)(dims), make_encoding(name, dims)
     assert direct.causal
-    given = lambda encoding: [
-        one.name for one in dataclasses.fields(encoding) if getattr(encoding, one.name) is not None
+    values = lambda encoding: [
+        item.name for item in dataclasses.fields(encoding) if getattr(encoding, item.name) is not None
     ]
-    assert given(direct) == given(named)
+    assert values(direct) == values(named)
     if direct.embed is not None:
         params = adapt(direct, pejax.init_params(direct, jax.random.key(0)), 16)
         x, tokens = jnp.ones((3, 32)), pejax.TokenPositions(jnp.arange(3), has_position=jnp.arange(3) > 0)

@@ -40,21 +40,21 @@ def test_a_second_base_has_a_table_of_its_own():
 def test_dynamic_ntk_leaves_the_fastest_pair_alone():
     """All frequencies are divided alike, the fastest by 4.09 for a factor of 4 (keras-hub)."""
     plain, extend = pejax.rope_frequencies(2 * PAIRS), pejax.functions.extend_dynamic_ntk
-    found, _ = extend(plain, ROTARY._replace(length=TRAINED), trained_length=TRAINED, factor=4.0)
-    np.testing.assert_array_equal(found, np.float32(frequencies()))
-    found, _ = extend(plain, ROTARY._replace(length=4 * TRAINED), trained_length=TRAINED, factor=4.0)
+    result, _ = extend(plain, ROTARY._replace(length=TRAINED), trained_length=TRAINED, factor=4.0)
+    np.testing.assert_array_equal(result, np.float32(frequencies()))
+    result, _ = extend(plain, ROTARY._replace(length=4 * TRAINED), trained_length=TRAINED, factor=4.0)
     larger = BASE * (4.0 * 4 - 3) ** (PAIRS / (PAIRS - 1))
-    assert found[0] == 1.0
-    np.testing.assert_allclose(found, frequencies(larger), rtol=1e-5)
+    assert result[0] == 1.0
+    np.testing.assert_allclose(result, frequencies(larger), rtol=1e-5)
 
 
 def test_yarn_leaves_fast_pairs_alone_and_divides_slow_ones_once():
     """Other ends of the ramp, slow pairs divided twice, a root of the factor (levanter), no rounding (keras-hub)."""
-    found, factor = pejax.extend_yarn(pejax.rope_frequencies(2 * PAIRS), ROTARY, trained_length=TRAINED, factor=4.0)
+    result, factor = pejax.extend_yarn(pejax.rope_frequencies(2 * PAIRS), ROTARY, trained_length=TRAINED, factor=4.0)
     turns = lambda count: 2 * PAIRS * np.log(TRAINED / (count * 2 * np.pi)) / (2 * np.log(BASE))
     low, high = int(np.floor(turns(32))), int(np.ceil(turns(1)))
     assert (low, high) == (20, 46)
-    ratio = np.asarray(found, np.float64) / np.float32(frequencies())
+    ratio = np.asarray(result, np.float64) / np.float32(frequencies())
     np.testing.assert_allclose(ratio[: low + 1], 1.0, rtol=1e-6)
     np.testing.assert_allclose(ratio[high:], 0.25, rtol=1e-6)
     middle = (33 - low) / (high - low)
@@ -68,8 +68,8 @@ def test_positions_beyond_the_trained_length_turn_further(extend):
     x = jnp.ones((1, 3, 1, 8))
     far = jnp.array([63, 200, 900])
     made = pejax.make_encoding("rope", pejax.Dims(heads=1, head_dim=8, axes=1, extent=64), extend)
-    found = np.asarray(made.rotate({}, x, far), np.float64)[0, :, 0]
-    turn = np.angle((found[1:, 0] + 1j * found[1:, 1]) / (found[0, 0] + 1j * found[0, 1]))
+    result = np.asarray(made.rotate({}, x, far), np.float64)[0, :, 0]
+    turn = np.angle((result[1:, 0] + 1j * result[1:, 1]) / (result[0, 0] + 1j * result[0, 1]))
     np.testing.assert_allclose(turn, np.angle(np.exp(1j * np.array([137.0, 837.0]))), atol=1e-3)
 
 
@@ -126,11 +126,11 @@ def test_the_last_keys_do_not_tie_in_bfloat16():
 def test_a_pair_turns_by_one_frequency(pairing):
     """Neighboring channels are rotated by the frequencies of halves, so that lengths are not kept (V-JEPA 2)."""
     x = jax.random.normal(jax.random.key(1), (1, 5, 1, 8))
-    found = np.asarray(pejax.rope_apply(x, jnp.arange(5), pejax.rope_frequencies(8), pairing=pairing), np.float64)
+    result = np.asarray(pejax.rope_apply(x, jnp.arange(5), pejax.rope_frequencies(8), pairing=pairing), np.float64)
     pairs = lambda x: x.reshape(1, 5, 1, *((4, 2) if pairing == "interleaved" else (2, 4)))
     axis = -1 if pairing == "interleaved" else -2
     lengths = lambda x: np.linalg.norm(pairs(np.asarray(x, np.float64)), axis=axis)
-    np.testing.assert_allclose(lengths(found), lengths(x), rtol=1e-6)
+    np.testing.assert_allclose(lengths(result), lengths(x), rtol=1e-6)
     tiled = np.tile(np.asarray(pejax.rope_frequencies(8), np.float64), 2) * np.arange(5)[:, None, None]
     even, odd = np.asarray(x, np.float64)[..., ::2], np.asarray(x, np.float64)[..., 1::2]
     crossed = np.stack([-odd, even], axis=-1).reshape(x.shape)

@@ -12,7 +12,7 @@ LONG = ("pejax.models.generation.decoder", "pejax._encodings.fire")
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(one, marks=pytest.mark.slow) if one in LONG else one for one in WITH_EXAMPLES]
+    "module", [pytest.param(item, marks=pytest.mark.slow) if item in LONG else item for item in WITH_EXAMPLES]
 )
 def test_the_examples_of_a_module_run(module):
     result = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE)

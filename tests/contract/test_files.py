@@ -14,7 +14,7 @@ OTHER_OPENERS = {"Image", "tarfile", "os", "webbrowser"}
 def nameless(tree: ast.AST) -> list[int]:
     """Return the lines of calls that read or write text and do not name its encoding."""
     return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_text(node)
-            and not any(one.arg in ("encoding", None) for one in node.keywords)]  # fmt: skip
+            and not any(item.arg in ("encoding", None) for item in node.keywords)]  # fmt: skip
 
 
 def _is_text(call: ast.Call) -> bool:
@@ -22,14 +22,14 @@ def _is_text(call: ast.Call) -> bool:
     called = call.func
     if isinstance(called, ast.Attribute) and called.attr in ("read_text", "write_text"):
         return True
-    if any(one.arg in ("text", "universal_newlines") for one in call.keywords) and _name(called) in ("run", "Popen"):
+    if any(item.arg in ("text", "universal_newlines") for item in call.keywords) and _name(called) in ("run", "Popen"):
         return True
     if _name(called) not in ("open", "fdopen"):
         return False
     method = isinstance(called, ast.Attribute) and called.attr == "open"
     if isinstance(called, ast.Attribute) and _name(called.value) in OTHER_OPENERS and called.attr == "open":
         return False
-    modes = [one.value for one in call.keywords if one.arg == "mode"] or call.args[not method : 2 - method]
+    modes = [item.value for item in call.keywords if item.arg == "mode"] or call.args[not method : 2 - method]
     return not any(isinstance(mode, ast.Constant) and "b" in str(mode.value) for mode in modes)
 
 
@@ -39,8 +39,8 @@ def _name(node: ast.AST) -> str:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_text_names_its_encoding(folder):
-    found = {path: nameless(ast.parse(path.read_text(encoding="utf-8"))) for path in (ROOT / folder).rglob("*.py")}
-    assert not {f"{path.relative_to(ROOT)}:{line}" for path, lines in found.items() for line in lines}
+    result = {path: nameless(ast.parse(path.read_text(encoding="utf-8"))) for path in (ROOT / folder).rglob("*.py")}
+    assert not {f"{path.relative_to(ROOT)}:{line}" for path, lines in result.items() for line in lines}
 
 
 def test_the_checker_sees_texts_of_every_form():

@@ -110,15 +110,15 @@ def modules(folder: str) -> dict[str, pathlib.Path]:
 
 def imported(path: pathlib.Path, module: str) -> set[str]:
     """Return the dotted names of the modules that a file imports, inside functions too."""
-    found = set()
+    result = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            found |= {f"{base}.{alias.name}" for alias in node.names}
-    return found
+            result |= {f"{base}.{alias.name}" for alias in node.names}
+    return result
 
 
 def part(dotted: str) -> str:
@@ -181,8 +181,8 @@ def test_drawing_packages_are_imported_when_a_picture_is_drawn():
 @pytest.mark.parametrize("module", [name for name in TRAIN if part(name)])
 def test_the_trainers_import_one_way(module):
     own = part(module)
-    found = {part(name) for name in imported(TRAIN[module], module) if name.split(".")[0] == "train"}
-    assert found - {own} <= TRAIN_MAY_IMPORT[own], f"{module} imports {sorted(found - {own} - TRAIN_MAY_IMPORT[own])}"
+    result = {part(name) for name in imported(TRAIN[module], module) if name.split(".")[0] == "train"}
+    assert result - {own} <= TRAIN_MAY_IMPORT[own], f"{module} imports {sorted(result - {own} - TRAIN_MAY_IMPORT[own])}"
 
 
 @pytest.mark.parametrize("module", TRAIN)
@@ -247,8 +247,8 @@ READ_BITS_THEMSELVES = {"pejax._ops.bitcast", "pejax._ops.bfloat16", "pejax._att
 
 def test_bits_of_what_may_be_a_constant_are_read_behind_a_barrier():
     """XLA folds the bits of transposed constants wrongly (docs/known-traps.md)."""
-    found = {module for module, path in {**PEJAX, **TRAIN}.items() if "bitcast_convert_type" in path.read_text()}
-    assert found == READ_BITS_THEMSELVES
+    result = {module for module, path in {**PEJAX, **TRAIN}.items() if "bitcast_convert_type" in path.read_text()}
+    assert result == READ_BITS_THEMSELVES
 
 
 # The only rooms that speak of how XLA compiles for CPUs, and hold what is written as it is for its sake.
@@ -256,8 +256,8 @@ FORMS_FOR_CPU = ("pejax._ops.", "pejax._attention.xla.")
 
 
 def test_only_operations_and_their_tiles_are_written_for_one_compiler():
-    found = {module for module, path in PEJAX.items() if re.search(r"XLA(:| on (a )?)CPU", path.read_text())}
-    strangers = {module for module in found if not module.startswith(FORMS_FOR_CPU)}
+    result = {module for module, path in PEJAX.items() if re.search(r"XLA(:| on (a )?)CPU", path.read_text())}
+    strangers = {module for module in result if not module.startswith(FORMS_FOR_CPU)}
     assert not strangers, f"XLA:CPU may be spoken of in {' and '.join(FORMS_FOR_CPU)} alone, is in {sorted(strangers)}"
     trainers = {module for module, path in TRAIN.items() if "XLA:CPU" in path.read_text()}
     assert trainers <= {"train.devices.cpu"}

@@ -73,12 +73,12 @@ def test_an_encoding_made_for_a_causal_model_is_causal_everywhere(case):
     def run(params):
         made = attention_fn(encoding, params, positions=tokens, extent=24, embedded=True)
         options = {"positions": tokens, "extent": 24, "embedded": True}
-        told = attend(encoding, Q, K, V, params=params, causal=True, **options)
-        return told, attend(encoding, Q, K, V, params=params, **options), made(Q, K, V)
+        output = attend(encoding, Q, K, V, params=params, causal=True, **options)
+        return output, attend(encoding, Q, K, V, params=params, **options), made(Q, K, V)
 
-    told, untold, made = run(case.params)
-    np.testing.assert_array_equal(untold, told)
-    close(made, told)
+    output, untold, made = run(case.params)
+    np.testing.assert_array_equal(untold, output)
+    close(made, output)
     with pytest.raises(ValueError, match=r"causal must be True.*Dims\(causal=True\)"):
         attend_drawn(case, tokens, causal=False)
     hooks = attention_hooks(encoding, case.settled, rotated=True, embedded=True)
@@ -139,8 +139,8 @@ def test_unplaced_tokens_of_a_batch_turn_by_0_in_both_adapters():
         encoding = make_encoding(name, Dims(heads=2, head_dim=8, axes=axes, extent=None))
         for placed in (jnp.arange(5) > 0, jnp.stack([jnp.arange(5) > i for i in range(3)])):
             mask = jnp.broadcast_to(placed, (3, 5))
-            whole = jnp.broadcast_to(positions, (3, 5, *positions.shape[2 if positions.ndim > 1 else 1 :]))
-            still = TokenPositions(jnp.where(mask[..., None] if axes > 1 else mask, whole, 0), has_position=mask)
+            batch = jnp.broadcast_to(positions, (3, 5, *positions.shape[2 if positions.ndim > 1 else 1 :]))
+            still = TokenPositions(jnp.where(mask[..., None] if axes > 1 else mask, batch, 0), has_position=mask)
             expected = attend(encoding, x, x, x, positions=still)
             tokens = TokenPositions(positions, has_position=placed)
             close(attend(encoding, x, x, x, positions=tokens), expected)

@@ -32,7 +32,7 @@ def test_grid_positions_refuse_other_orders_and_empty_grids():
 
 @given(st.lists(st.lists(st.integers(-2, 3), min_size=9, max_size=9), min_size=2, max_size=2))
 def test_packed_positions_count_the_earlier_tokens_of_the_segment(ids):
-    expected = [[row[:i].count(one) for i, one in enumerate(row)] for row in ids]
+    expected = [[row[:i].count(item) for i, item in enumerate(row)] for row in ids]
     np.testing.assert_array_equal(segment_positions(jnp.asarray(ids)), expected)
 
 
@@ -112,8 +112,8 @@ def test_visible_is_the_rule_for_every_pair(causal, window, distance_range, pack
     q_segments, k_segments = ([i % 3 for i in range(len(side))] if packed else [1] * len(side) for side in (q, k))
     segments = [jnp.asarray(side) if packed else None for side in (q_segments, k_segments)]
     tokens = [
-        TokenPositions(jnp.asarray(side, jnp.int32), segment_ids=own)
-        for side, own in zip((q, k), segments, strict=True)
+        TokenPositions(jnp.asarray(side, jnp.int32), segment_ids=item)
+        for side, item in zip((q, k), segments, strict=True)
     ]
     options = {"causal": causal, "window": window, "distance_range": distance_range}
     expected = [

@@ -90,9 +90,9 @@ def test_links_lead_somewhere(page):
 
 def entries() -> list[tuple[str, str]]:
     """Return the module and the name of every entry of the reference."""
-    found = re.findall(r"^::: ([\w.]+)\.(\w+)$", "\n".join(page.read_text() for page in REFERENCE), re.MULTILINE)
-    assert len(found) == len(set(found))
-    return found
+    result = re.findall(r"^::: ([\w.]+)\.(\w+)$", "\n".join(page.read_text() for page in REFERENCE), re.MULTILINE)
+    assert len(result) == len(set(result))
+    return result
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -54,9 +54,9 @@ def test_a_registered_factory_is_made_by_its_name(name: str) -> None:
     assert make_encoding(parse(str(made.spec)), DIMS) is made
     pattern = parse_pattern(f"({name} + rope)*2 + {name}(near=3)*1 + none")
     assert str(pattern) == f"({name}+rope)*2+{name}(near=3)*1+none*1"
-    assert [one.name for one in pattern.parts] == [name, "rope", name, "none"]
-    both = make_encoding(f"rope + {name}", DIMS)
-    assert both is pejax.compose_encodings(pejax.encodings.rope(DIMS), make_encoding(name, DIMS))
+    assert [item.name for item in pattern.parts] == [name, "rope", name, "none"]
+    joined = make_encoding(f"rope + {name}", DIMS)
+    assert joined is pejax.compose_encodings(pejax.encodings.rope(DIMS), make_encoding(name, DIMS))
 
 
 def test_a_registered_factory_takes_the_extensions_of_any_encoding() -> None:
@@ -98,7 +98,7 @@ def city_block(dims):
 def test_a_decoder_takes_registered_encodings_by_layer() -> None:
     register_encoding("mine", steep)
     text = decoder(vocab=7, width=32, heads=4, layers=2, pe="mine(slope=0.5)*1 + rope*1")
-    assert [str(one.spec) for one in Decoder(text, rngs=nnx.Rngs(0)).stack.encodings] == ["mine(slope=0.5)", "rope"]
+    assert [str(item.spec) for item in Decoder(text, rngs=nnx.Rngs(0)).stack.encodings] == ["mine(slope=0.5)", "rope"]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def last_line(script: str, path: pathlib.Path | None = None) -> str:
 
 
 def test_the_package_refuses_what_pip_refuses():
-    bounds = {one.name: one.specifier for one in REQUIRED if one.name in ("jax", "flax") and one.specifier}
+    bounds = {item.name: item.specifier for item in REQUIRED if item.name in ("jax", "flax") and item.specifier}
     bounds["Python"] = Requirement(f"Python{PROJECT['requires-python']}").specifier
     assert {name: Requirement(f"{name}{text}").specifier for name, text in SUPPORTED.items()} == bounds
     minors = {text.removeprefix("Programming Language :: Python :: ") for text in PROJECT["classifiers"]}
@@ -62,8 +62,8 @@ def test_another_jax_is_refused_before_anything_uses_it(version, tmp_path):
 @pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0)])
 def test_another_python_is_refused_without_jax(version):
     script = f"sys.version_info, sys.modules['jax'] = {version}, None\nimport pejax"
-    found = ".".join(map(str, version))
-    assert last_line(script) == f"ImportError: pejax needs Python 3.11 to 3.14, got Python {found}"
+    result = ".".join(map(str, version))
+    assert last_line(script) == f"ImportError: pejax needs Python 3.11 to 3.14, got Python {result}"
 
 
 def test_a_missing_jax_is_said_and_a_broken_one_speaks_for_itself(tmp_path):
@@ -104,9 +104,11 @@ def test_a_pin_meets_every_requirement(python):
     here = {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if not line.startswith("#")]
-    pinned = {canonicalize_name(one.name): one.specifier for one in pins if not one.marker or one.marker.evaluate(here)}
-    for one in REQUIRED:
-        if one.name != "pejax" and (not one.marker or one.marker.evaluate(here)):
-            [pin] = pinned[canonicalize_name(one.name)]
-            assert pin.operator == "==", one
-            assert one.specifier.contains(pin.version), one
+    pinned = {
+        canonicalize_name(item.name): item.specifier for item in pins if not item.marker or item.marker.evaluate(here)
+    }
+    for item in REQUIRED:
+        if item.name != "pejax" and (not item.marker or item.marker.evaluate(here)):
+            [pin] = pinned[canonicalize_name(item.name)]
+            assert pin.operator == "==", item
+            assert item.specifier.contains(pin.version), item

@@ -76,19 +76,19 @@ def test_damage_to_an_embedded_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_whole_set_is_used_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = (small(30).train, small(20).train)
+    splits = (small(30).train, small(20).train)
     monkeypatch.setattr(fashion, "DEBIAN", tmp_path)
-    monkeypatch.setattr(fashion, "read_folder", lambda folder: whole)
+    monkeypatch.setattr(fashion, "read_folder", lambda folder: splits)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     assert "embedded" in data.load("fashion").note
     (tmp_path / "train-images-idx3-ubyte.gz").touch()
-    found = data.load("fashion", size=8)
-    assert (len(found.train), str(tmp_path) in found.note) == (30, True)
+    result = data.load("fashion", size=8)
+    assert (len(result.train), str(tmp_path) in result.note) == (30, True)
     assert len(data.load("fashion(full=True)", size=8).train) == 30
     assert len(data.load(f"fashion:{tmp_path}", size=8).train) == 30
     embedded = data.load("fashion(full=False)")
     assert len(embedded.train) == 10_000
-    assert embedded.identity != found.identity
+    assert embedded.identity != result.identity
 
 
 def test_a_wrong_file_of_the_whole_set_is_named(tmp_path: Path) -> None:
@@ -214,10 +214,10 @@ def test_same_seed_same_batches_and_exact_resumption(augment: Augment) -> None:
 
 @pytest.mark.parametrize("augment", [Augment(), EVERYTHING], ids=["none", "everything"])
 def test_rows_alone_are_the_rows_of_the_whole(augment: Augment) -> None:
-    whole = take(data.train_batches(small(), 6, 1, augment, step=2), 3)
+    batches = take(data.train_batches(small(), 6, 1, augment, step=2), 3)
     for rows in (range(2), range(2, 6), range(6)):
         parts = take(data.train_batches(small(), 6, 1, augment, step=2, rows=rows), 3)
-        cut = [{name: array[rows.start : rows.stop] for name, array in batch.items()} for batch in whole]
+        cut = [{name: array[rows.start : rows.stop] for name, array in batch.items()} for batch in batches]
         assert same(cut, parts)
 
 

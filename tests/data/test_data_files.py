@@ -154,8 +154,8 @@ def test_a_name_that_is_not_utf_8_is_one_of_an_image(tmp_path: Path) -> None:
 
 def corrupt_folder(root: Path) -> Path:
     make_folder(root, {"train": 4, "val": 3})
-    whole = (root / "train" / "red" / "1.png").read_bytes()
-    (root / "train" / "red" / "1.png").write_bytes(whole[:60])
+    content = (root / "train" / "red" / "1.png").read_bytes()
+    (root / "train" / "red" / "1.png").write_bytes(content[:60])
     (root / "val" / "blue" / "2.png").write_bytes(b"not an image")
     return root
 
@@ -237,8 +237,8 @@ def test_what_was_intact_is_decoded_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [decoded(), decoded()] == [2, 0]
     image.write_bytes(b"\0" * image.stat().st_size)
     assert [decoded("skip"), decoded("skip")] == [1, 1], "why it is corrupt is not kept"
-    (kept,) = (tmp_path / "cache" / "pejax").iterdir()
-    kept.write_bytes(kept.read_bytes()[: 8 * 5 + 3])
+    (folder,) = (tmp_path / "cache" / "pejax").iterdir()
+    folder.write_bytes(folder.read_bytes()[: 8 * 5 + 3])
     assert decoded("skip") == 22 - 5
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_bytes(b"")
@@ -269,8 +269,8 @@ def test_every_mode_becomes_gray_or_color(mode: str, channels: int) -> None:
         encoded(picture, kind, **({"quality": 100, "subsampling": 0} if kind == "JPEG" else {})), channels, "x"
     )
     assert shown.mode == ("L" if channels == 1 else "RGB")
-    wanted = np.asarray(Image.fromarray(plain(red if color else gray)).convert(shown.mode), int)
-    assert np.abs(np.asarray(shown, int) - wanted).max() <= 3
+    expected = np.asarray(Image.fromarray(plain(red if color else gray)).convert(shown.mode), int)
+    assert np.abs(np.asarray(shown, int) - expected).max() <= 3
 
 
 def test_of_sixteen_bits_the_upper_eight_remain() -> None:

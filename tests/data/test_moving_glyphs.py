@@ -14,16 +14,16 @@ def test_a_motion_is_constant_and_reflected_at_the_walls():
     """By steps: the next place is one velocity on, and what is beyond a wall comes back."""
     rng = np.random.default_rng(0)
     phase, speed = rng.random((40, 2)), rng.random((40, 2))
-    found = places(phase, speed, 60)
+    result = places(phase, speed, 60)
     velocity = SLOWEST + (FASTEST - SLOWEST) * speed
-    place = found[:, 0].copy()
+    place = result[:, 0].copy()
     toward = np.where(2 * phase < 1, -1.0, 1.0) * velocity
     for frame in range(60):
-        np.testing.assert_allclose(found[:, frame], place, atol=1e-9)
+        np.testing.assert_allclose(result[:, frame], place, atol=1e-9)
         place = place + toward
         toward = np.where((place < 0) | (place > 1), -toward, toward)
         place = np.where(place < 0, -place, np.where(place > 1, 2 - place, place))
-    np.testing.assert_array_equal(places(phase, speed, 8), found[:, :8])
+    np.testing.assert_array_equal(places(phase, speed, 8), result[:, :8])
 
 
 def test_a_video_that_begins_again_is_a_loop_and_a_straight_motion_is_none():
@@ -77,18 +77,18 @@ def test_true_videos_are_no_loops_and_looped_ones_are():
     first = videos[:, :8]
     assert loops(np.concatenate([first, first], axis=1), 8) == 1.0
     rng = np.random.default_rng(0)
-    aside = np.stack([np.roll(one, rng.integers(-1, 2, 2), (1, 2)) for one in first])
+    aside = np.stack([np.roll(item, rng.integers(-1, 2, 2), (1, 2)) for item in first])
     assert loops(np.concatenate([first, aside], axis=1), 8) > 0.9
 
 
 @pytest.mark.slow
 def test_a_data_set_of_videos():
-    found = moving_glyphs.moving_glyphs(12, 3)
-    assert found.frames == 3
-    assert found.train[7][0].shape == (3, 12, 12, 1)
-    assert found.test(20, 5)[7][0].shape == (5, 20, 20, 1)
-    assert found.test(20)[7][0].shape == (20, 20, 1)
-    np.testing.assert_array_equal(found.train.images[:9], draw("train", 12, 3).make(np.arange(9)))
+    result = moving_glyphs.moving_glyphs(12, 3)
+    assert result.frames == 3
+    assert result.train[7][0].shape == (3, 12, 12, 1)
+    assert result.test(20, 5)[7][0].shape == (5, 20, 20, 1)
+    assert result.test(20)[7][0].shape == (20, 20, 1)
+    np.testing.assert_array_equal(result.train.images[:9], draw("train", 12, 3).make(np.arange(9)))
     pixels = draw("train", 28, 8).make(np.arange(600)) / 255
     assert abs(pixels.mean() - moving_glyphs.MEAN[0]) < 0.01
     assert abs(pixels.std() - moving_glyphs.STD[0]) < 0.01

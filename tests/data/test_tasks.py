@@ -96,21 +96,21 @@ def test_batches_are_the_examples_in_order_and_padded():
 
 
 def test_batches_begin_at_any_step_and_rows_alone_are_those_of_the_whole():
-    wanted = list(itertools.islice(train_batches(("copy",), 5, 4, seed=0), 5))
+    expected = list(itertools.islice(train_batches(("copy",), 5, 4, seed=0), 5))
     later = train_batches(("copy",), 5, 4, seed=0, step=3)
     rows = train_batches(("copy",), 5, 4, seed=0, step=3, rows=range(1, 3))
-    for whole in wanted[3:]:
-        found, part = next(later), next(rows)
+    for whole in expected[3:]:
+        result, part = next(later), next(rows)
         for name in whole:
-            np.testing.assert_array_equal(found[name], whole[name])
+            np.testing.assert_array_equal(result[name], whole[name])
             np.testing.assert_array_equal(part[name], whole[name][1:3])
-    assert not np.array_equal(wanted[3]["source"], wanted[4]["source"])
+    assert not np.array_equal(expected[3]["source"], expected[4]["source"])
 
 
 def test_questions_are_the_same_every_time_and_not_those_trained_on():
     batches = [list(evaluation_batches("copy", 12, 50, 20)) for _ in range(2)]
     assert [len(batch["source"]) for batch in batches[0]] == [20, 20, 10]
-    first, again = (np.concatenate([batch["source"] for batch in one]) for one in batches)
+    first, again = (np.concatenate([batch["source"] for batch in item]) for item in batches)
     np.testing.assert_array_equal(first, again)
     assert len({tuple(row) for row in first.tolist()}) == 50
     in_other_batches = np.concatenate([batch["source"] for batch in evaluation_batches("copy", 12, 50, 50)])

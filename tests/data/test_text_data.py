@@ -90,9 +90,9 @@ def texts(corpus: Corpus, part: tuple[np.ndarray, ...]) -> list[str]:
 
 def test_the_topics_are_those_of_help_and_half_of_them_is_held_out() -> None:
     corpus = load_text("topics")
-    whole = "\n".join(text for _, text in sorted(topics.items())).encode()
-    assert corpus.train[0].astype(np.uint8).tobytes() + corpus.held_out[0].astype(np.uint8).tobytes() == whole
-    assert abs(len(corpus.train[0]) / len(whole) - 0.5) < 0.01
+    content = "\n".join(text for _, text in sorted(topics.items())).encode()
+    assert corpus.train[0].astype(np.uint8).tobytes() + corpus.held_out[0].astype(np.uint8).tobytes() == content
+    assert abs(len(corpus.train[0]) / len(content) - 0.5) < 0.01
     assert corpus.train[0][-1] == ord("\n")
 
 
@@ -127,7 +127,7 @@ def test_a_file_of_documents_is_divided_by_content(tmp_path: Path) -> None:
     second.write_text("other\n<|endoftext|>\nlast\n")
     whole = load_text(f"file(path={str(path)!r}, separator='<|endoftext|>', held_out={str(second)!r})")
     assert (len(whole.train), texts(whole, whole.held_out)) == (41, ["other", "last"])
-    assert len({one.identity for one in (corpus, whole)}) == 2
+    assert len({item.identity for item in (corpus, whole)}) == 2
 
 
 def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_bad_files_and_lines_are_named_and_may_be_left_out(tmp_path: Path, kind:
         for name in ("a", "b", "c"):
             (place / f"{name}.{suffix}").write_text(write(f"{place.name} {name}"))
     arguments = f"path={str(places[0])!r}, held_out={str(places[1])!r}"
-    whole = load_text(f"{kind}({arguments}, on_error='skip')")
+    corpus = load_text(f"{kind}({arguments}, on_error='skip')")
     assert capsys.readouterr().err == ""
     for number, content in enumerate((b"", b"\xff", b"a\0", b"{}\n[]\n")):
         (places[0] / f"{number}.{suffix}").write_bytes(content)
@@ -244,9 +244,9 @@ def test_bad_files_and_lines_are_named_and_may_be_left_out(tmp_path: Path, kind:
         f"{lines} of {lines + 3} {'lines' if kind == 'jsonl' else 'texts'} of {places[0]}",
         f"1 of 4 held-out {'lines' if kind == 'jsonl' else 'texts'} of {places[1]}",
     ]
-    assert texts(kept, kept.train) == texts(whole, whole.train)
-    assert texts(kept, kept.held_out) == texts(whole, whole.held_out)
-    assert kept.identity == whole.identity.replace("-bytes", f"-without-{lines + 1}-bytes")
+    assert texts(kept, kept.train) == texts(corpus, corpus.train)
+    assert texts(kept, kept.held_out) == texts(corpus, corpus.held_out)
+    assert kept.identity == corpus.identity.replace("-bytes", f"-without-{lines + 1}-bytes")
     assert f"; left out, since unreadable: {lines + 1}; bytes" in kept.note
     for file in places[1].iterdir():
         file.write_bytes(b"")

@@ -56,8 +56,8 @@ def write_words(path: Path, vocab: dict[str, int], **more: object) -> Path:
     """Write a tokenizer.json of whole words and return its path."""
     model = {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
     keys = "truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"
-    whole = {"version": "1.0", "added_tokens": [], **dict.fromkeys(keys), "model": model}
-    path.write_text(json.dumps({**whole, "pre_tokenizer": {"type": "Whitespace"}, **more}))
+    content = {"version": "1.0", "added_tokens": [], **dict.fromkeys(keys), "model": model}
+    path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}, **more}))
     return path
 
 

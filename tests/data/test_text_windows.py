@@ -63,19 +63,19 @@ def test_the_seed_alone_decides_and_resumption_is_exact() -> None:
     def take(batches: Iterator[dict[str, np.ndarray]], count: int) -> list[bytes]:
         return [drawn["ids"].tobytes() + drawn["segments"].tobytes() for drawn in itertools.islice(batches, count)]
 
-    whole = take(packed_batches(corpus, 6, 5, seed=1), 20)
-    assert take(packed_batches(corpus, 6, 5, seed=1), 20) == whole
-    assert len(set(whole)) == 20
-    assert take(packed_batches(corpus, 6, 5, seed=2), 20) != whole
-    assert take(packed_batches(corpus, 6, 5, seed=1, step=8), 12) == whole[8:]
+    batches = take(packed_batches(corpus, 6, 5, seed=1), 20)
+    assert take(packed_batches(corpus, 6, 5, seed=1), 20) == batches
+    assert len(set(batches)) == 20
+    assert take(packed_batches(corpus, 6, 5, seed=2), 20) != batches
+    assert take(packed_batches(corpus, 6, 5, seed=1, step=8), 12) == batches[8:]
 
 
 def test_rows_alone_are_the_rows_of_the_whole() -> None:
     corpus = numbered(50, 60, 70)
-    whole = packed_batches(corpus, 6, 5, seed=1)
+    batches = packed_batches(corpus, 6, 5, seed=1)
     parts = [packed_batches(corpus, 6, 5, seed=1, rows=rows) for rows in (range(2), range(2, 5))]
     for _ in range(4):
-        drawn, cut = next(whole), [next(part) for part in parts]
+        drawn, cut = next(batches), [next(part) for part in parts]
         for name, array in drawn.items():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in cut]), array)
 

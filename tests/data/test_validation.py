@@ -15,16 +15,16 @@ from train.seq2seq.tasks import evaluation_batches
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fashion", "glyphs"])
 def test_images_are_held_out_at_every_size_and_not_trained_on(name):
-    whole, split = load(name, size=8), load(name, size=8, validation=0.1)
+    unsplit, split = load(name, size=8), load(name, size=8, validation=0.1)
     held = split.test(8)
-    assert len(held) == round(0.1 * len(whole.train))
-    assert len(split.train) + len(held) == len(whole.train)
+    assert len(held) == round(0.1 * len(unsplit.train))
+    assert len(split.train) + len(held) == len(unsplit.train)
     pixels = lambda source: sorted(image.tobytes() for image, _ in source)
-    assert sorted(pixels(split.train) + pixels(held)) == pixels(whole.train)
+    assert sorted(pixels(split.train) + pixels(held)) == pixels(unsplit.train)
     assert pixels(load(name, size=8, validation=0.1).test(8)) == pixels(held)
     np.testing.assert_array_equal(split.test(12).labels, held.labels)
     assert split.test(12)[0][0].shape == (12, 12, 1)
-    assert split.identity != whole.identity
+    assert split.identity != unsplit.identity
     assert f"{len(held):,} training images" in split.note
 
 
@@ -37,7 +37,7 @@ def test_the_validation_images_are_as_sharp_as_the_test_images():
         Dataset(**{**vars(dataset), "train": stored.at_size(8).in_memory(), "train_at": stored.at_size}), fraction=0.2
     )
     for image, _ in dataset.test(28):
-        assert any(np.array_equal(image, one) for one in stored.images)
+        assert any(np.array_equal(image, item) for item in stored.images)
 
 
 @pytest.mark.slow
@@ -60,9 +60,9 @@ def test_text_is_held_out_at_its_end(fraction):
 
 
 def test_embedded_text_has_no_test_document_in_the_validation():
-    whole, split = load_text("shakespeare"), load_text("shakespeare", 0.1)
-    assert sum(map(len, split.train)) + sum(map(len, split.held_out)) == sum(map(len, whole.train))
-    assert split.identity != whole.identity
+    unsplit, split = load_text("shakespeare"), load_text("shakespeare", 0.1)
+    assert sum(map(len, split.train)) + sum(map(len, split.held_out)) == sum(map(len, unsplit.train))
+    assert split.identity != unsplit.identity
 
 
 def test_tasks_are_validated_on_other_examples():

@@ -86,9 +86,9 @@ def test_every_drawing_of_the_pages_has_a_twin_for_dark_pages(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
     hooks = importlib.import_module("site_hooks")
     for page in (*DOCS.glob("*.md"), *DOCS.glob("encodings/*.md")):
-        for found in hooks.PAIRED.finditer(page.read_text()):
-            twins = re.findall(r"\((\S+)#only-", hooks.paired(found, page.parent))
-            assert len(twins) == 2 * (found[3] == "svg")
+        for result in hooks.PAIRED.finditer(page.read_text()):
+            twins = re.findall(r"\((\S+)#only-", hooks.paired(result, page.parent))
+            assert len(twins) == 2 * (result[3] == "svg")
             assert all((page.parent / name).is_file() for name in twins), twins
 
 
@@ -112,11 +112,11 @@ def test_a_table_of_another_shape_is_refused(generator, tmp_path):
 
 
 def test_costs_are_kept_for_every_encoding_in_every_setting():
-    kept = json.loads(costs.RESULTS.read_text())
-    assert set(kept["encodings"]) == set(ENCODINGS)
-    for name, settings in kept["encodings"].items():
+    stored = json.loads(costs.RESULTS.read_text())
+    assert set(stored["encodings"]) == set(ENCODINGS)
+    for name, settings in stored["encodings"].items():
         assert set(settings) == set(costs.SETTINGS), name
-    assert kept["attention_flops"] == {setting: costs.baseline(dims) for setting, dims in costs.SETTINGS.items()}
+    assert stored["attention_flops"] == {setting: costs.baseline(dims) for setting, dims in costs.SETTINGS.items()}
 
 
 def test_numbers_in_texts_are_counted_anew(generator):

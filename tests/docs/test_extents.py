@@ -70,10 +70,12 @@ def test_models_take_the_length_of_a_row_or_the_grid_of_an_image():
 def test_the_table_names_every_door():
     section = PAGE.read_text().split("### What `extent` means")[1].split("\n## ")[0]
     called = {name: getattr(pejax, name) for name in pejax.__all__}
-    of_models = {name: one for name, one in vars(models).items() if inspect.isclass(one) and "__call__" in vars(one)}
-    called |= {name: one.__call__ for name, one in of_models.items()}
+    of_models = {
+        name: item for name, item in vars(models).items() if inspect.isclass(item) and "__call__" in vars(item)
+    }
+    called |= {name: item.__call__ for name, item in of_models.items()}
     no_default = inspect.Parameter("extent", inspect.Parameter.KEYWORD_ONLY)
-    optional = lambda one: inspect.signature(one).parameters.get("extent", no_default).default is None
-    doors = {name for name, one in called.items() if inspect.isfunction(one) and optional(one)}
+    optional = lambda item: inspect.signature(item).parameters.get("extent", no_default).default is None
+    doors = {name for name, item in called.items() if inspect.isfunction(item) and optional(item)}
     assert doors >= {"attend", "adapt", "ViT", "Decoder"}
     assert not [name for name in doors if f"`{name}`" not in section and f"`pejax.{name}`" not in section]

@@ -34,8 +34,8 @@ def shapes_of(hook: str, axes: int, batch: tuple[int, ...]) -> dict[str, tuple[i
         names = [name for name in re.split(r",\s*", shape.strip("()")) if name]
         return sum((batch if name == "*B" else (SIZES[name],) for name in names), ())
 
-    found = re.findall(r"(\w+) `(\(.*?\))`(?:; `(\(.*?\))`)?", HOOKS[hook][1])
-    return {name: read(grid if grid and axes > 1 else sequence) for name, sequence, grid in found}
+    result = re.findall(r"(\w+) `(\(.*?\))`(?:; `(\(.*?\))`)?", HOOKS[hook][1])
+    return {name: read(grid if grid and axes > 1 else sequence) for name, sequence, grid in result}
 
 
 def names_of(hook: str) -> tuple[list[str], list[str]]:
@@ -54,7 +54,7 @@ def made(setting: str, name: str) -> Encoding:
 def test_every_hook_has_the_call_that_the_record_says():
     """`bands` and the facts are no functions."""
     others = {"bands", "shift_invariant", "hides", "tabulate", "dims", "spec"}
-    assert set(HOOKS) == {one.name for one in fields(Encoding)} - others
+    assert set(HOOKS) == {item.name for item in fields(Encoding)} - others
     said = inspect.getdoc(Encoding)
     for hook, (call, _) in HOOKS.items():
         same = {"rotate_keys": "rotate"}.get(hook, hook)
@@ -71,12 +71,12 @@ def test_every_encoding_takes_and_gives_the_shapes_of_the_table(name, setting):
     for hook in HOOKS.keys() - OF_PARAMS:
         function = getattr(encoding, hook)
         for batch in ((), (3,)) if function else ():
-            shapes, (taken, given) = shapes_of(hook, dims.axes, batch), names_of(hook)
+            shapes, (taken, results) = shapes_of(hook, dims.axes, batch), names_of(hook)
             kind = lambda argument: jnp.int32 if "positions" in argument or argument == "relative" else jnp.float32
             values = [jax.ShapeDtypeStruct(shapes[argument], kind(argument)) for argument in taken[1:]]
-            found = jax.eval_shape(function, one_head if "params_h" in taken else params, *values)
-            wanted = [shapes[result] for result in given]
-            assert [leaf.shape for leaf in jax.tree.leaves(found)] == wanted, (hook, batch)
+            result = jax.eval_shape(function, one_head if "params_h" in taken else params, *values)
+            expected = [shapes[result] for result in results]
+            assert [leaf.shape for leaf in jax.tree.leaves(result)] == expected, (hook, batch)
 
 
 @pytest.mark.parametrize("setting", DIMS)
@@ -105,14 +105,16 @@ def test_attention_calls_hooks_with_the_arguments_of_the_table(setting):
     q, k = (jnp.ones((3, 8, heads, dims.head_dim)) for heads in (dims.heads, dims.kv_heads))
     positions = jnp.arange(8) if dims.axes == 1 else pejax.grid_positions(4, 2)
     where = pejax.TokenPositions(positions, has_position=jnp.arange(8) > 0)
-    for one in pairs:
-        record = Encoding(**{hook: noting(hook, result) for hook, result in {**hooks, one: pairs[one]}.items()})
+    for item in pairs:
+        record = Encoding(**{hook: noting(hook, result) for hook, result in {**hooks, item: pairs[item]}.items()})
         jax.eval_shape(lambda q, k, record=record: pejax.attend(record, q, k, k, positions=where, causal=False), q, k)
     assert set(seen) == {*hooks, *pairs}
     for hook, ranks in seen.items():
-        wanted = [
+        expected = [
             tuple(len(shapes_of(hook, dims.axes, batch)[name]) for name in names_of(hook)[0][1:])
             for batch in ((), (3,))
         ]
-        both = {(*wanted[1][:1], *wanted[0][1:])} if hook.startswith("rotate") else set()  # one row of positions
-        assert ranks <= {*wanted, *both}, hook
+        shapes_of_rows = (
+            {(*expected[1][:1], *expected[0][1:])} if hook.startswith("rotate") else set()
+        )  # one row of positions
+        assert ranks <= {*expected, *shapes_of_rows}, hook

@@ -85,11 +85,11 @@ def turned(x: np.ndarray, at: np.ndarray, pairs: list[tuple]) -> np.ndarray:
     out = np.asarray(x, np.float64).reshape(tokens, -1)
     alike = max(pair[1] for pair in pairs) < channels
     for head in range(heads if alike else 1):
-        for one, other, axis, frequency in pairs:
+        for item, other, axis, frequency in pairs:
             angle = at[:, axis] * np.float64(np.float32(frequency))
-            pair = out[:, head * channels + one] + 1j * out[:, head * channels + other]
+            pair = out[:, head * channels + item] + 1j * out[:, head * channels + other]
             pair = pair * np.exp(1j * angle)
-            out[:, head * channels + one], out[:, head * channels + other] = pair.real, pair.imag
+            out[:, head * channels + item], out[:, head * channels + other] = pair.real, pair.imag
     return out.reshape(x.shape)
 
 
@@ -106,17 +106,17 @@ def places(count: int = 5) -> np.ndarray:
 @pytest.mark.parametrize("options", DIVISIONS)
 def test_every_pair_turns_with_its_axis_at_its_frequency(options):
     x, at = normal(5, 2, 16), places()
-    given = options if "base" in options else f"{options}, base=100"
-    found = rotated(f"rope_axial({given})", GRID, x, at)
-    np.testing.assert_allclose(found, turned(x, at, DIVISIONS[options]), atol=5e-6)
+    options_with_base = options if "base" in options else f"{options}, base=100"
+    result = rotated(f"rope_axial({options_with_base})", GRID, x, at)
+    np.testing.assert_allclose(result, turned(x, at, DIVISIONS[options]), atol=5e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", SECTIONS)
 def test_sections_of_one_spectrum_come_in_any_order(options):
     x, at = normal(5, 2, 12), places()
-    found = rotated(f"rope({options}, base=100)", Dims(heads=2, head_dim=12, axes=3), x, at)
-    np.testing.assert_allclose(found, turned(x, at, SECTIONS[options]), atol=5e-6)
+    result = rotated(f"rope({options}, base=100)", Dims(heads=2, head_dim=12, axes=3), x, at)
+    np.testing.assert_allclose(result, turned(x, at, SECTIONS[options]), atol=5e-6)
 
 
 def test_widths_spectra_and_rests_are_what_they_say():
@@ -133,10 +133,10 @@ def test_widths_spectra_and_rests_are_what_they_say():
 def test_query_heads_turn_with_the_axis_of_their_key_head():
     dims = Dims(heads=4, kv_heads=2, head_dim=8, axes=2)
     x, at = normal(5, 4, 8), places()[:, :2]
-    found = rotated("rope_axial(heads=(1, 1))", dims, x, at)
+    result = rotated("rope_axial(heads=(1, 1))", dims, x, at)
     for head in range(4):
         alone = rotated("rope(base=100)", Dims(heads=1, head_dim=8), x[:, head : head + 1], at[:, head // 2])
-        np.testing.assert_allclose(found[:, head : head + 1], alone, atol=1e-6)
+        np.testing.assert_allclose(result[:, head : head + 1], alone, atol=1e-6)
 
 
 # Extensions
@@ -150,19 +150,19 @@ def test_each_axis_is_extended_by_its_own_width_base_and_factor(name):
     frequencies, lengths = rope_axial_frequencies(12, widths=WIDTHS, base=BASES), (16, 64, 32)
     longer = tuple(2 * length for length in lengths)
     factors, firsts = (2.0, 1.5, 3.0), (0, 2, 3, 6)
-    found, factor = EXTEND_FREQUENCIES[name](
+    result, factor = EXTEND_FREQUENCIES[name](
         frequencies, PER_AXIS._replace(length=longer), factor=factors, trained_length=lengths
     )
     for axis in range(3):
-        own = slice(firsts[axis], firsts[axis + 1])
+        pairs_of_axis = slice(firsts[axis], firsts[axis + 1])
         alone, heat = EXTEND_FREQUENCIES[name](
-            frequencies[axis, own],
+            frequencies[axis, pairs_of_axis],
             pejax.Rotary(BASES[axis], WIDTHS[axis], longer[axis]),
             factor=factors[axis],
             trained_length=lengths[axis],
         )
-        np.testing.assert_array_equal(found[axis, own], alone)
-        np.testing.assert_allclose(np.broadcast_to(factor, 6)[own], heat, rtol=1e-6)
+        np.testing.assert_array_equal(result[axis, pairs_of_axis], alone)
+        np.testing.assert_allclose(np.broadcast_to(factor, 6)[pairs_of_axis], heat, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -186,12 +186,12 @@ def test_an_encoding_extends_each_axis_by_its_own():
     dims = Dims(heads=2, head_dim=8, axes=2, extent=(8, 32))
     x, at = normal(5, 2, 8), places()[:, :2]
     for extend in ("yarn", "yarn(factor=(2, 3))", "ntk(factor=(2, 3))"):
-        found = rotated("rope_axial(heads=(1, 1), base=50)", dims, x, at, extend, (16, 96))
+        result = rotated("rope_axial(heads=(1, 1), base=50)", dims, x, at, extend, (16, 96))
         for axis, (length, factor) in enumerate([(8, 2), (32, 3)]):
             one = Dims(heads=1, head_dim=8, extent=length)
-            own = f"{extend.partition('(')[0]}(factor={factor})"
-            alone = rotated("rope(base=50)", one, x[:, axis : axis + 1], at[:, axis], own)
-            np.testing.assert_allclose(found[:, axis : axis + 1], alone, atol=5e-6)
+            term = f"{extend.partition('(')[0]}(factor={factor})"
+            alone = rotated("rope(base=50)", one, x[:, axis : axis + 1], at[:, axis], term)
+            np.testing.assert_allclose(result[:, axis : axis + 1], alone, atol=5e-6)
 
 
 @pytest.mark.slow
@@ -206,11 +206,11 @@ def test_positions_are_divided_by_a_factor_per_axis():
 @pytest.mark.slow
 def test_a_factor_of_positions_holds_at_any_extent():
     dims = Dims(heads=2, head_dim=8, axes=2, extent=(6, 4))
-    given, followed = (make_encoding("t5", dims, extend) for extend in ("pi(factor=(2, 3))", "pi"))
-    params = pejax.init_params(given, jax.random.key(0))
+    divided, followed = (make_encoding("t5", dims, extend) for extend in ("pi(factor=(2, 3))", "pi"))
+    params = pejax.init_params(divided, jax.random.key(0))
     expected = adapt(followed, params, (12, 12))
     for extent in ((12, 12), (5, 5)):
-        np.testing.assert_array_equal(adapt(given, params, extent)[FACTOR], expected[FACTOR])
+        np.testing.assert_array_equal(adapt(divided, params, extent)[FACTOR], expected[FACTOR])
     assert FACTOR not in adapt(make_encoding("t5", dims, "pi(factor=1)"), params, (12, 12))
     sequence = Dims(heads=2, head_dim=8)
     assert make_encoding("rope", sequence, "pi(factor=2)") is make_encoding("rope", sequence, "linear(factor=2)")

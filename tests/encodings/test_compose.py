@@ -25,23 +25,23 @@ def qkv(dims, length=11):
 
 @pytest.mark.slow
 def test_every_part_acts_as_it_does_alone():
-    both = make_encoding("learned+rope+alibi", DIMS)
-    params = init_params(both, jax.random.key(0))
+    joined = make_encoding("learned+rope+alibi", DIMS)
+    params = init_params(joined, jax.random.key(0))
     x, at = normal(2, 11, 48), jnp.arange(11)
-    close(both.embed(adapt(both, params, 11), x, at), learned(DIMS).embed(params, x, at))
+    close(joined.embed(adapt(joined, params, 11), x, at), learned(DIMS).embed(params, x, at))
     q, k, v = qkv(DIMS)
-    rotated = (rope(DIMS).rotate({}, one, at) for one in (q, k))
+    rotated = (rope(DIMS).rotate({}, item, at) for item in (q, k))
     want = attend(alibi(DIMS), *rotated, v)
-    close(attend(both, q, k, v, params=params, embedded=True, positions=at, extent=11), want)
+    close(attend(joined, q, k, v, params=params, embedded=True, positions=at, extent=11), want)
 
 
 @pytest.mark.slow
 def test_parameters_of_the_parts_are_kept_apart_and_have_gradients():
-    both = make_encoding("rope_mixed+t5", DIMS)
-    params = init_params(both, jax.random.key(0))
+    joined = make_encoding("rope_mixed+t5", DIMS)
+    params = init_params(joined, jax.random.key(0))
     assert jax.tree.map(jnp.shape, params) == {"frequencies": (2, 1, 6), "heads": {"table": (4, 32)}}
     q, k, v = qkv(DIMS)
-    slopes = jax.grad(lambda params: jnp.sum(jnp.sin(attend(both, q, k, v, params=params))))(params)
+    slopes = jax.grad(lambda params: jnp.sum(jnp.sin(attend(joined, q, k, v, params=params))))(params)
     assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(slopes))
 
 
@@ -50,12 +50,12 @@ def test_parameters_of_the_parts_are_kept_apart_and_have_gradients():
 )
 def test_equal_sums_are_one_object_and_their_spec_makes_it_again(spec):
     dims = GRID if "mixed" in spec else DIMS
-    both = make_encoding(spec, dims)
-    assert both is make_encoding(f" {spec.replace('+', ' + ')}", dims)
-    assert both is make_encoding(both.spec, dims)
-    assert str(both.spec) == spec
-    assert both.dims == dims
-    assert explain(both).startswith(f"encoding: {spec}\n")
+    joined = make_encoding(spec, dims)
+    assert joined is make_encoding(f" {spec.replace('+', ' + ')}", dims)
+    assert joined is make_encoding(joined.spec, dims)
+    assert str(joined.spec) == spec
+    assert joined.dims == dims
+    assert explain(joined).startswith(f"encoding: {spec}\n")
 
 
 def test_a_typed_call_is_the_string():
@@ -96,13 +96,13 @@ def test_a_sum_takes_an_extension_alone(text):
 
 
 def test_both_parts_are_interpolated_alike():
-    both = make_encoding("learned+rope", DIMS, "pi")
-    params = adapt(both, init_params(both, jax.random.key(0)), 48)
+    joined = make_encoding("learned+rope", DIMS, "pi")
+    params = adapt(joined, init_params(joined, jax.random.key(0)), 48)
     x, at = normal(48, 48), jnp.arange(48)
     plain = init_params(learned(DIMS), jax.random.key(1))
     assert set(plain) <= set(params)
     halves = learned(DIMS).embed(adapt(learned(DIMS), {"table_0": params["table_0"]}, 24), x, at / 2)
-    close(both.embed(params, x, at), halves, 1e-5)
+    close(joined.embed(params, x, at), halves, 1e-5)
 
 
 BAD = {
@@ -138,12 +138,12 @@ def test_bad_parts_are_refused():
 
 def test_a_part_of_ones_own():
     steep = Encoding(distance_bias=lambda params, relative: -2.0 * jnp.abs(relative.astype(jnp.float32)))
-    both = compose_encodings(rope(DIMS), dataclasses.replace(steep, shift_invariant=True))
-    assert both.spec is None
-    assert both.shift_invariant
-    assert both.dims == DIMS
-    assert attend(both, *qkv(DIMS)).shape == (2, 11, 4, 12)
-    assert pejax.caches_rotated_keys(both)
+    joined = compose_encodings(rope(DIMS), dataclasses.replace(steep, shift_invariant=True))
+    assert joined.spec is None
+    assert joined.shift_invariant
+    assert joined.dims == DIMS
+    assert attend(joined, *qkv(DIMS)).shape == (2, 11, 4, 12)
+    assert pejax.caches_rotated_keys(joined)
     np.testing.assert_array_equal(compose_encodings(steep, rope(DIMS)).shift_invariant, False)
 
 
@@ -151,10 +151,10 @@ def test_a_part_of_ones_own():
 def test_keys_without_a_position_have_the_bias_of_pi_once():
     """All parts of a sum are extended by `pi`, and CLS and registers must still be seen as in training."""
     dims = Dims(heads=2, head_dim=8, axes=2, extent=(3, 2))
-    both, alone = (make_encoding(spec, dims, "pi") for spec in ("learned+rope_mixed", "rope_mixed"))
-    bias = lambda one: one.unplaced_bias(adapt(one, init_params(one, jax.random.key(0)), (6, 4))["all"])
-    np.testing.assert_allclose(bias(both), np.log(4.0), rtol=1e-6)
-    assert bias(both) == bias(alone)
+    joined, alone = (make_encoding(spec, dims, "pi") for spec in ("learned+rope_mixed", "rope_mixed"))
+    bias = lambda item: item.unplaced_bias(adapt(item, init_params(item, jax.random.key(0)), (6, 4))["all"])
+    np.testing.assert_allclose(bias(joined), np.log(4.0), rtol=1e-6)
+    assert bias(joined) == bias(alone)
     own = dataclasses.replace(alone, unplaced_bias=lambda params: jnp.float32(1.0))
     with pytest.raises(ValueError, match=r"at most one part has an unplaced_bias, got learned.* and rope_mixed"):
         compose_encodings(make_encoding("learned", dims, "pi"), own)

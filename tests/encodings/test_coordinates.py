@@ -17,8 +17,8 @@ GRID = grid_positions(3, 5)
 def test_coordinates_are_those_of_dinov3(by, units):
     rows, columns = ((np.arange(0.5, n) / unit) * 2 - 1 for n, unit in zip((3, 5), units, strict=True))
     expected = np.stack(np.meshgrid(rows, columns, indexing="ij"), -1).reshape(-1, 2)
-    found = normalized_positions(GRID, (3, 5), by)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    result = normalized_positions(GRID, (3, 5), by)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
     np.testing.assert_allclose(normalized_positions(GRID[None], (3, 5), by=by)[0], expected, atol=1e-6)
     np.testing.assert_allclose(normalized_positions(jnp.arange(5), 5), np.arange(0.5, 5) / 5 * 2 - 1, atol=1e-6)
     of_each = normalized_positions(jnp.stack([GRID, GRID[:, ::-1]]), jnp.asarray([(3, 5), (5, 3)]), by=by)
@@ -58,21 +58,21 @@ def test_a_jitter_is_one_factor_per_axis_and_a_rescaling_one_for_all():
 
 
 def test_noise_is_a_number_per_token_and_axis():
-    found = drawn(noise=0.25) - np.asarray(GRID)
-    assert 0.24 < np.abs(found).max() <= 0.25 + 1e-5
-    assert np.abs(np.corrcoef(found.reshape(400, -1).T) - np.eye(30)).max() < 0.3
+    result = drawn(noise=0.25) - np.asarray(GRID)
+    assert 0.24 < np.abs(result).max() <= 0.25 + 1e-5
+    assert np.abs(np.corrcoef(result.reshape(400, -1).T) - np.eye(30)).max() < 0.3
 
 
 @pytest.mark.slow
 def test_shifts_come_before_factors_and_one_axis_is_one_axis():
-    whole = augment_positions(KEY, jnp.zeros(4), shift=1.0, jitter=3.0)
+    positions = augment_positions(KEY, jnp.zeros(4), shift=1.0, jitter=3.0)
     shifted, stretched = (
         augment_positions(KEY, jnp.zeros(4), shift=1.0),
         augment_positions(KEY, jnp.ones(4), jitter=3.0),
     )
-    np.testing.assert_allclose(whole, shifted * stretched, rtol=1e-6)
-    assert whole.shape == (4,)
-    assert len(np.unique(np.asarray(whole))) == 1
+    np.testing.assert_allclose(positions, shifted * stretched, rtol=1e-6)
+    assert positions.shape == (4,)
+    assert len(np.unique(np.asarray(positions))) == 1
     batch = augment_positions(KEY, jnp.stack([GRID, GRID]), shift=1.0, rescale=2.0)
     np.testing.assert_array_equal(batch[0], batch[1])
 

@@ -33,9 +33,9 @@ def by_hand(params, h, offset, sides):
 
 
 def test_coordinates_of_a_grid_of_7_within_and_beyond_it():
-    found = _coordinates(jnp.asarray([[1, -1], [3, 0], [6, 6], [15, -15]]), (7, 7))
+    result = _coordinates(jnp.asarray([[1, -1], [3, 0], [6, 6], [15, -15]]), (7, 7))
     expected = [[0.407464, -0.407464], [0.773976, 0.0], [1.056642, 1.056642], [1.464106, -1.464106]]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("axes", [slow(1), 2, slow(3)])
@@ -53,10 +53,10 @@ def test_a_gradient_through_the_table_saves_no_hidden_units():
     """A lookup in a table of 1,225 pairs saves its rows, not what the network would need, 64 numbers per pair."""
     encoding, params = drawn(spec="cpb(hidden=64)")
     settled = adapt(encoding, params, (5, 7))
-    own = {**settled["all"], **jax.tree.map(lambda leaf: leaf[0], settled["heads"])}
+    head_params = {**settled["all"], **jax.tree.map(lambda leaf: leaf[0], settled["heads"])}
     at = grid_positions(5, 7)
     offsets = (at[None] - at[:, None]).reshape(-1, 2)
-    _, gradient = jax.vjp(lambda params: encoding.distance_bias(params, offsets), own)
+    _, gradient = jax.vjp(lambda params: encoding.distance_bias(params, offsets), head_params)
     assert max(leaf.size for leaf in jax.tree.leaves(gradient)) <= offsets.size
 
 
@@ -79,9 +79,9 @@ def test_the_record_gives_the_functions_numbers_on_any_grid(grid, kind):
 def test_many_offsets_are_evaluated_in_parts(monkeypatch):
     _, params = drawn()
     at = grid_positions(3, 4)
-    whole = cpb_bias(at, at, params, extent=IMAGE.extent)
+    bias = cpb_bias(at, at, params, extent=IMAGE.extent)
     monkeypatch.setattr(cpb, "CHUNK", 50)
-    np.testing.assert_allclose(cpb_bias(at, at, params, extent=IMAGE.extent), whole, atol=1e-6)
+    np.testing.assert_allclose(cpb_bias(at, at, params, extent=IMAGE.extent), bias, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -98,12 +98,12 @@ def test_every_parameter_has_the_gradient_of_plain_attention(kind):
         logits = 0.5 * jnp.einsum("thd,shd->hts", q, q) + cpb_bias(at, at, params, extent=(4, 7))
         return jnp.einsum("hts,shd->thd", jax.nn.softmax(logits), q)
 
-    (value, found), (expected_value, expected) = (
+    (value, result), (expected_value, expected) = (
         jax.jit(jax.value_and_grad(lambda params, f=f: jnp.mean(f(params) ** 2)))(params) for f in (ours, plain)
     )
     assert float(value) == pytest.approx(float(expected_value), rel=1e-5)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), found, expected)
-    assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(found))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), result, expected)
+    assert all(jnp.any(leaf != 0) for leaf in jax.tree.leaves(result))
 
 
 @pytest.mark.slow
@@ -135,9 +135,9 @@ def test_tokens_without_a_position_get_no_bias_from_either_side():
 
 
 def test_parameters_may_be_each_layers_own_or_shared():
-    own, shared = (make_encoding(spec, IMAGE) for spec in ("cpb", "cpb(share='model')"))
-    assert own.init(KEY) == {} == shared.init_layer(KEY)
-    assert jax.eval_shape(own.init_layer, KEY) == jax.eval_shape(shared.init, KEY)
+    by_layer, shared = (make_encoding(spec, IMAGE) for spec in ("cpb", "cpb(share='model')"))
+    assert by_layer.init(KEY) == {} == shared.init_layer(KEY)
+    assert jax.eval_shape(by_layer.init_layer, KEY) == jax.eval_shape(shared.init, KEY)
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,13 @@ def test_signed_fire_tells_left_from_right_and_no_direction_is_unsigned_fire():
 def test_fire_on_a_grid_sums_one_network_an_axis():
     at = grid_positions(3, 4)
     params = drawn(make_encoding("fire", Dims(heads=2, head_dim=4, axes=2)))
-    whole = fire_bias(at, at, params, causal=False, threshold=2.0)
+    bias = fire_bias(at, at, params, causal=False, threshold=2.0)
     pick = lambda a: {
         "all": {name: leaf[a] for name, leaf in params["all"].items()},
         "heads": {name: leaf[:, a] for name, leaf in params["heads"].items()},
     }
     one = [fire_bias(at[:, a], at[:, a], pick(a), causal=False, threshold=2.0) for a in (0, 1)]
-    np.testing.assert_allclose(whole, one[0] + one[1], atol=1e-6)
+    np.testing.assert_allclose(bias, one[0] + one[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -193,9 +193,9 @@ def test_fire_starts_like_a_linear_layer():
 @pytest.mark.parametrize("name", ["kerple", "fire"])
 def test_parameters_may_be_shared_or_each_layers_own(name):
     dims = Dims(heads=2, head_dim=4)
-    shared, own = make_encoding(name, dims), make_encoding(f"{name}(share='layer')", dims)
-    assert shared.init_layer(KEY) == {} == own.init(KEY)
-    assert jax.eval_shape(shared.init, KEY) == jax.eval_shape(own.init_layer, KEY)
+    shared, by_layer = make_encoding(name, dims), make_encoding(f"{name}(share='layer')", dims)
+    assert shared.init_layer(KEY) == {} == by_layer.init(KEY)
+    assert jax.eval_shape(shared.init, KEY) == jax.eval_shape(by_layer.init_layer, KEY)
 
 
 @pytest.mark.parametrize(

@@ -144,10 +144,10 @@ def test_squeezed_positions_read_the_trained_table(dims, spec, positions, traine
     shape = (len(positions), dims.width)
     np.testing.assert_allclose(embedded(encoding, constant, squeezed, shape), np.full(shape, 0.3), rtol=1e-6)
     rows = embedded(encoding, params, squeezed, shape)
-    whole = np.all(np.asarray(squeezed) % 1 == 0, axis=tuple(range(1, squeezed.ndim)))
-    assert whole.sum() >= 4
+    is_whole = np.all(np.asarray(squeezed) % 1 == 0, axis=tuple(range(1, squeezed.ndim)))
+    assert is_whole.sum() >= 4
     np.testing.assert_array_equal(
-        rows[whole], embedded(encoding, params, squeezed[whole].astype(jnp.int32), rows[whole].shape)
+        rows[is_whole], embedded(encoding, params, squeezed[is_whole].astype(jnp.int32), rows[is_whole].shape)
     )
 
 

@@ -42,7 +42,7 @@ HALVES = {
     "down": lambda y, x: y >= 0,
     "up": lambda y, x: y <= 0,
 }
-EITHER = lambda one, other: lambda y, x: TRIANGLES[one](y, x) | TRIANGLES[other](y, x)
+EITHER = lambda item, other: lambda y, x: TRIANGLES[item](y, x) | TRIANGLES[other](y, x)
 BOTH = lambda *parts: lambda y, x: np.all([part(y, x) for part in parts], axis=0)
 PUBLISHED = {
     "triangles": list(TRIANGLES.values()),
@@ -191,8 +191,8 @@ def test_hidden_keys_stay_hidden_on_a_sharded_sequence(way, soft_cap):
 
     def many(q):
         sharding = Sharding(mesh, sequence="tokens", method=way)
-        found = dot_product_attention(q[None], q[None], q[None], sharding=sharding, **options)
-        return jnp.sum(jnp.cos(found[0])), found[0]
+        result = dot_product_attention(q[None], q[None], q[None], sharding=sharding, **options)
+        return jnp.sum(jnp.cos(result[0])), result[0]
 
     (_, out), slopes = jax.jit(jax.value_and_grad(many, has_aux=True))(q)
     one = lambda q: jnp.sum(jnp.cos(dot_product_attention(q, q, q, **options, implementation="reference")))
@@ -215,12 +215,12 @@ def test_a_model_gives_every_layer_the_slopes_of_its_depth(layers):
     tokens, x = TokenPositions(grid_positions(3, 3)), normal(2, 9, 24)
     context = LayerContext({}, tokens, (3, 3))
     static, params = nnx.split(model.layers.blocks)
-    whole = jax.jit(lambda x: nnx.merge(*nnx.split(model.layers))(x, context)[0])(x)
+    output = jax.jit(lambda x: nnx.merge(*nnx.split(model.layers))(x, context)[0])(x)
     for layer in range(layers):
-        own = make_encoding(f"lookhere(depth={layer / max(layers - 1, 1)})", config.dims)
+        encoding = make_encoding(f"lookhere(depth={layer / max(layers - 1, 1)})", config.dims)
         block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[layer], params))  # noqa: B023
-        x, _ = block(x, context._replace(shared=own.constants()))
-    np.testing.assert_allclose(whole, x, atol=2e-5)
+        x, _ = block(x, context._replace(shared=encoding.constants()))
+    np.testing.assert_allclose(output, x, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -235,14 +235,14 @@ def test_cross_attention_has_the_slopes_of_its_depth():
     tokens, x, states = TokenPositions(jnp.arange(6)), normal(1, 6, 8), normal(1, 6, 8)
     context = LayerContext({}, tokens, 6, cross_context=CrossContext(states, {}, tokens, tokens, 6))
     static, params = nnx.split(layers.blocks)
-    whole, flat = layers(x, context)[0], x
+    output, flat = layers(x, context)[0], x
     for layer in range(2):
-        own = make_encoding(f"lookhere(depth={float(layer)})", dims).constants()
+        constants = make_encoding(f"lookhere(depth={float(layer)})", dims).constants()
         block = nnx.merge(static, jax.tree.map(lambda leaf: leaf[layer], params))  # noqa: B023
-        x, _ = block(x, context._replace(cross_context=context.cross_context._replace(shared=own)))
+        x, _ = block(x, context._replace(cross_context=context.cross_context._replace(shared=constants)))
         flat, _ = block(flat, context)
-    np.testing.assert_allclose(whole, x, atol=2e-5)
-    assert jnp.max(jnp.abs(whole - flat)) > 1e-3
+    np.testing.assert_allclose(output, x, atol=2e-5)
+    assert jnp.max(jnp.abs(output - flat)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,11 @@ def test_the_rule_of_the_same_name_has_as_many_axes(name):
 def test_mhrope_gives_whole_key_heads_to_the_axes():
     x, at = normal(5, 8, 16), np.random.default_rng(0).integers(0, 60, (5, 3))
     encoding = make_encoding("rope_axial(preset='mhrope')", Dims(heads=8, head_dim=16, axes=3))
-    found = encoding.rotate({}, x, jnp.asarray(at))
+    result = encoding.rotate({}, x, jnp.asarray(at))
     axis = np.repeat([0, 1, 2], [2, 3, 3])
     angles = at[:, axis, None] * 1e6 ** (-np.arange(8) / 8)
     pairs = (np.asarray(x[..., :8]) + 1j * np.asarray(x[..., 8:])) * np.exp(1j * angles)
-    np.testing.assert_allclose(found, np.concatenate([pairs.real, pairs.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(result, np.concatenate([pairs.real, pairs.imag], -1), atol=1e-5)
 
 
 @pytest.mark.parametrize(

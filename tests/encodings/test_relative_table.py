@@ -49,12 +49,12 @@ def test_the_record_resamples_the_table_to_another_grid():
     encoding = make_encoding("relative_table", IMAGE)
     table, grid = normal(3, 5, 7), (5, 6)
     settled = adapt(encoding, {"heads": {"table": table}}, grid)
-    expected = jnp.stack([resize_grid(one[..., None], (9, 11))[..., 0] for one in table])
+    expected = jnp.stack([resize_grid(item[..., None], (9, 11))[..., 0] for item in table])
     np.testing.assert_allclose(settled["heads"]["table"], expected, atol=1e-6)
     at = grid_positions(*grid)
     bias = relative_table_bias(at, at, expected)
-    found = hook_of(encoding, settled)(settled["heads"], at - at[7])
-    np.testing.assert_allclose(found, bias[:, 7], atol=1e-6)
+    result = hook_of(encoding, settled)(settled["heads"], at - at[7])
+    np.testing.assert_allclose(result, bias[:, 7], atol=1e-6)
     linear = make_encoding("relative_table(method='bilinear')", IMAGE)
     assert float(jnp.abs(adapt(linear, {"heads": {"table": table}}, grid)["heads"]["table"] - expected).max()) > 1e-2
 

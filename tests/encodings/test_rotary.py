@@ -125,12 +125,12 @@ def test_halves_are_turned_in_one_pass(dtype, rotary_dim):
     assert not re.search(r"\[2,6,.* concatenate\(", compiled)
     assert out.dtype == gradient.dtype == x.dtype
     x, out, gradient = (np.asarray(array, np.float64) for array in (x, out, gradient))
-    for found, turns in ((out, 1), (gradient, 0)):
-        np.testing.assert_array_equal(found[..., rotary_dim:], x[..., rotary_dim:])
+    for result, turns in ((out, 1), (gradient, 0)):
+        np.testing.assert_array_equal(result[..., rotary_dim:], x[..., rotary_dim:])
         angles = turns * np.multiply.outer(positions, frequencies.astype(np.float64))[:, None]
         expected = rotation(x[..., :rotary_dim], angles, "half")
         eps = max(float(jnp.finfo(dtype).eps), 2e-7)
-        np.testing.assert_allclose(found[..., :rotary_dim], expected, atol=4 * eps)
+        np.testing.assert_allclose(result[..., :rotary_dim], expected, atol=4 * eps)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -44,19 +44,19 @@ def test_sections_are_extended_as_a_text_is():
     x, at = normal(9, 2, 16), jnp.arange(9)
     extended = "extend='yarn(factor=4, trained_length=8)'"
     text = turned(f"rope({extended})", Dims(heads=2, head_dim=16), x, at)
-    both = turned(f"rope(sections=(2, 3, 3), {extended})", VOLUME, x, jnp.stack([at] * 3, -1))
-    np.testing.assert_allclose(both, text, atol=1e-6)
+    rotated = turned(f"rope(sections=(2, 3, 3), {extended})", VOLUME, x, jnp.stack([at] * 3, -1))
+    np.testing.assert_allclose(rotated, text, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_proportional_pairs_span_the_head_and_the_slow_ones_rest():
-    found = rope_frequencies(16, base=100.0, rotary_dim=6, layout="proportional")
-    np.testing.assert_allclose(found, [1.0, 100 ** (-1 / 8), 100 ** (-2 / 8), 0, 0, 0, 0, 0], rtol=1e-6)
+    result = rope_frequencies(16, base=100.0, rotary_dim=6, layout="proportional")
+    np.testing.assert_allclose(result, [1.0, 100 ** (-1 / 8), 100 ** (-2 / 8), 0, 0, 0, 0, 0], rtol=1e-6)
     np.testing.assert_array_equal(rope_frequencies(16, layout="proportional"), rope_frequencies(16))
     x, at = normal(5, 2, 16), jnp.arange(5)
     out = turned("rope(layout='proportional', rotary_dim=6, pairing='half')", Dims(heads=2, head_dim=16), x, at)
-    kept = [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]
-    np.testing.assert_array_equal(out[..., kept], x[..., kept])
+    channels = [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]
+    np.testing.assert_array_equal(out[..., channels], x[..., channels])
     assert jnp.all(jnp.any(out[1:] != x[1:], axis=(0, 1))[jnp.asarray([0, 1, 2, 8, 9, 10])])
 
 

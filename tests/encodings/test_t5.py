@@ -122,9 +122,9 @@ def test_the_table_is_shared_by_layers_unless_asked_otherwise():
     assert table.shape == (4, 32)
     assert float(jnp.std(table)) == pytest.approx(64**-0.5, rel=0.2)
     assert make_encoding("t5", dims).init_layer(key) == {}
-    own = make_encoding('t5(share="layer")', dims)
-    assert own.init(key) == {}
-    assert jax.eval_shape(own.init_layer, key)["heads"]["table"].shape == (4, 32)
+    by_layer = make_encoding('t5(share="layer")', dims)
+    assert by_layer.init(key) == {}
+    assert jax.eval_shape(by_layer.init_layer, key)["heads"]["table"].shape == (4, 32)
 
 
 @pytest.mark.parametrize(

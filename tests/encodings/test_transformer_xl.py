@@ -68,8 +68,8 @@ def test_a_grid_sums_one_term_an_axis_and_the_key_term_once():
     none = jnp.zeros((H, D))
     one = [transformer_xl_logits(q, k, at[:, a], at[:, a], none, v[:, a], w_r[:, a]) for a in (0, 1)]
     keys = D**-0.5 * np.einsum("hd,jhd->hj", u, k)[:, None]
-    whole = transformer_xl_logits(q, k, at, at, u, v, w_r)
-    np.testing.assert_allclose(whole, one[0] + one[1] + keys, atol=2e-5)
+    logits = transformer_xl_logits(q, k, at, at, u, v, w_r)
+    np.testing.assert_allclose(logits, one[0] + one[1] + keys, atol=2e-5)
 
 
 def test_query_heads_share_key_heads_in_order():
@@ -105,9 +105,9 @@ def test_attention_is_that_of_wav2vec2_conformer():
 def test_phases_are_exact_far_from_the_origin():
     """A shift of ten million tokens is nothing: the sinusoid is of the distance, never a learned table."""
     q, k, (u, v, w_r), at = draw(T, H, D), draw(T, H, D), parameters(), jnp.arange(T)
-    near = transformer_xl_logits(q, k, at, at, u, v, w_r)
+    logits = transformer_xl_logits(q, k, at, at, u, v, w_r)
     far = transformer_xl_logits(q, k, at + 10_000_019, at + 10_000_019, u, v, w_r)
-    np.testing.assert_allclose(far, near, atol=2e-5)
+    np.testing.assert_allclose(far, logits, atol=2e-5)
 
 
 def test_gradients_are_those_of_the_loop():
@@ -139,7 +139,7 @@ def sides(t, s):
     """Yield tokens of queries and of keys, the queries being the last: three that count on, then two that do not."""
     index = jnp.broadcast_to(jnp.arange(s), (2, s))
     one = jnp.ones((2, s), jnp.int32)
-    apart, fields = jnp.asarray([[0], [1]]), (index, one > 0, one)
+    distances, fields = jnp.asarray([[0], [1]]), (index, one > 0, one)
     for k in (
         TokenPositions(index + 7, *fields),
         TokenPositions(index % 75, index, one > 0, 1 + index // 75),
@@ -148,7 +148,7 @@ def sides(t, s):
     ):
         yield jax.tree.map(lambda x: x[:, -t:], k), k
     q = jax.tree.map(lambda x: x[:, -t:], k)
-    yield q._replace(positions=index[:, :t] + apart), TokenPositions(index, *fields)
+    yield q._replace(positions=index[:, :t] + distances), TokenPositions(index, *fields)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_the_factory_takes_scale_from_the_dims_and_base_from_its_argument():
     encoding = make_encoding("transformer_xl(base=100)", Dims(H, D, width=C, scale=0.7))
     params = {"u": u, "v": v, "w_r": w_r}
     ours = jax.jit(jax.vmap(lambda params, q, k: encoding.bias(params, q, k, at, at), (0, 1, 1)))(params, q, k)
-    whole = transformer_xl_logits(q, k, at, at, u, v, w_r, scale=0.7, base=100.0)
-    np.testing.assert_allclose(ours, whole, atol=1e-5)
+    logits = transformer_xl_logits(q, k, at, at, u, v, w_r, scale=0.7, base=100.0)
+    np.testing.assert_allclose(ours, logits, atol=1e-5)
     loop = np.einsum("ihd,hcd,ijc->hij", q + v, w_r, sinusoid(at[:, None] - at[None], C, base=100.0))
-    np.testing.assert_allclose(whole, 0.7 * (loop + np.einsum("hd,jhd->hj", u, k)[:, None]), atol=2e-5)
+    np.testing.assert_allclose(logits, 0.7 * (loop + np.einsum("hd,jhd->hj", u, k)[:, None]), atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -56,11 +56,11 @@ def test_riflex_slows_the_published_pair_of_time_beyond_the_first_repetition(mod
     rotary = Rotary((base, 100.0), (16, 8))
     for options in ({"repeats_at": repeats_at}, {"trained_length": trained}, {"trained_length": (trained, 4)}):
         for length in (repeats_at + 1, 2 * trained, 200):
-            found, factor = extend_riflex(frequencies, rotary._replace(length=(length, 8)), **options)
-            np.testing.assert_allclose(found[0, :8], riflex_by_loop(base, number, length), rtol=3e-7)
-            np.testing.assert_array_equal(found[1], frequencies[1])
+            result, factor = extend_riflex(frequencies, rotary._replace(length=(length, 8)), **options)
+            np.testing.assert_allclose(result[0, :8], riflex_by_loop(base, number, length), rtol=3e-7)
+            np.testing.assert_array_equal(result[1], frequencies[1])
             assert factor == 1.0
-            assert found.dtype == np.float32
+            assert result.dtype == np.float32
         for length in (None, 1, repeats_at):
             unchanged, _ = extend_riflex(frequencies, rotary._replace(length=length), **options)
             np.testing.assert_array_equal(unchanged, frequencies)
@@ -69,10 +69,10 @@ def test_riflex_slows_the_published_pair_of_time_beyond_the_first_repetition(mod
 def test_riflex_chooses_by_the_pairs_before_any_extension_and_takes_another_axis():
     rotary = BY_AXIS._replace(length=(30, 40, 50), base_frequencies=AXES)
     divided, _ = extend_linear(AXES, rotary, factor=2.0)
-    both, _ = extend_riflex(divided, rotary, axis=2, repeats_at=20)
+    extended, _ = extend_riflex(divided, rotary, axis=2, repeats_at=20)
     expected = divided.copy()
     expected[2, 6] = 0.9 * math.tau / 50  # axis 2 has the periods 6, 63 and 628, and 6 is nearest to 20
-    np.testing.assert_allclose(both, expected, rtol=1e-7)
+    np.testing.assert_allclose(extended, expected, rtol=1e-7)
 
 
 @pytest.mark.slow
@@ -88,13 +88,13 @@ def test_riflex_follows_the_grid_in_an_encoding_traced_or_not():
     of_heads = make_encoding(
         "rope_axial(heads=(2, 1), base=256)", Dims(heads=3, head_dim=8, axes=2), "riflex(repeats_at=25)"
     )
-    found = np.asarray(adapt(of_heads, {}, (40, 4))["extended"][0])
-    np.testing.assert_allclose(found[0, [1, 5]], 0.9 * math.tau / 40, rtol=1e-6)
+    result = np.asarray(adapt(of_heads, {}, (40, 4))["extended"][0])
+    np.testing.assert_allclose(result[0, [1, 5]], 0.9 * math.tau / 40, rtol=1e-6)
     time = rope_axial_frequencies(16, axes=1, base=256.0)
     by_length = jax.jit(lambda n: extend_riflex(time, Rotary(256.0, 16, n), repeats_at=50)[0])
     for length in (50, 51, 99):
-        known = extend_riflex(time, Rotary(256.0, 16, length), repeats_at=50)[0]
-        np.testing.assert_allclose(by_length(length), known, rtol=1e-6)
+        reference = extend_riflex(time, Rotary(256.0, 16, length), repeats_at=50)[0]
+        np.testing.assert_allclose(by_length(length), reference, rtol=1e-6)
     traced = jax.jit(lambda f: extend_riflex(f, Rotary(256.0, 16, 99), trained_length=33)[0])(time)
     np.testing.assert_allclose(traced, extend_riflex(time, Rotary(256.0, 16, 99), trained_length=33)[0], rtol=1e-6)
 
@@ -104,13 +104,13 @@ def test_riflex_follows_the_grid_in_an_encoding_traced_or_not():
 
 def test_soft_clip_slows_the_last_pairs_until_the_last_one_stops():
     for pairs in (2, 5, 16):
-        expected = [float(one) for one in FREQUENCIES]
+        expected = [float(item) for item in FREQUENCIES]
         for j in range(pairs):
             expected[16 - pairs + j] *= 0.5 * (1 + math.cos(math.pi * j / (pairs - 1)))
-        found, factor = extend_soft_clip(FREQUENCIES, ROTARY, pairs=pairs)
-        np.testing.assert_allclose(found, expected, rtol=3e-7, atol=1e-20)
-        assert found[-1] == 0.0 == expected[-1]
-        assert found[-pairs] == FREQUENCIES[-pairs]
+        result, factor = extend_soft_clip(FREQUENCIES, ROTARY, pairs=pairs)
+        np.testing.assert_allclose(result, expected, rtol=3e-7, atol=1e-20)
+        assert result[-1] == 0.0 == expected[-1]
+        assert result[-pairs] == FREQUENCIES[-pairs]
         assert factor == 1.0
     partial = np.append(FREQUENCIES, np.zeros(3, np.float32))
     np.testing.assert_array_equal(
@@ -121,40 +121,40 @@ def test_soft_clip_slows_the_last_pairs_until_the_last_one_stops():
 
 
 def test_soft_clip_counts_the_pairs_of_each_axis_or_of_the_spectrum_that_they_share():
-    found, _ = extend_soft_clip(AXES, BY_AXIS, pairs=2)
+    result, _ = extend_soft_clip(AXES, BY_AXIS, pairs=2)
     ends = [3, 5, 8]
-    np.testing.assert_array_equal(found[[0, 1, 2], ends], 0.0)
-    kept = np.ones(9, bool)
-    kept[ends] = False
-    np.testing.assert_array_equal(found[:, kept], AXES[:, kept])
+    np.testing.assert_array_equal(result[[0, 1, 2], ends], 0.0)
+    unchanged = np.ones(9, bool)
+    unchanged[ends] = False
+    np.testing.assert_array_equal(result[:, unchanged], AXES[:, unchanged])
     shared = rope_axial_frequencies(18, widths=WIDTHS, spectrum="shared")
-    found, _ = extend_soft_clip(shared, Rotary(100.0, 18), pairs=3)
+    result, _ = extend_soft_clip(shared, Rotary(100.0, 18), pairs=3)
     alone, _ = extend_soft_clip(rope_frequencies(18, base=100.0), Rotary(100.0, 18), pairs=3)
-    np.testing.assert_allclose(found.sum(0), alone, rtol=1e-6)
+    np.testing.assert_allclose(result.sum(0), alone, rtol=1e-6)
     turning = rope_frequencies(32, rotary_dim=16, layout="proportional")
-    found, _ = extend_soft_clip(turning, Rotary(1e4, 32), pairs=4)
-    np.testing.assert_allclose(found[:8], turning[:8] * [1, 1, 1, 1, 1, 0.75, 0.25, 0], rtol=1e-6)
+    result, _ = extend_soft_clip(turning, Rotary(1e4, 32), pairs=4)
+    np.testing.assert_allclose(result[:8], turning[:8] * [1, 1, 1, 1, 1, 0.75, 0.25, 0], rtol=1e-6)
 
 
 def test_hard_clip_stops_pairs_without_a_turn_in_training():
     periods = [2 * math.pi * BASE ** (i / 16) for i in range(16)]
     expected = [0.0 if period > TRAINED else 1 / BASE ** (i / 16) for i, period in enumerate(periods)]
-    found, factor = extend_hard_clip(FREQUENCIES, ROTARY, trained_length=TRAINED)
-    np.testing.assert_allclose(found, expected, rtol=3e-7)
-    assert 0 < np.count_nonzero(found) < 16
+    result, factor = extend_hard_clip(FREQUENCIES, ROTARY, trained_length=TRAINED)
+    np.testing.assert_allclose(result, expected, rtol=3e-7)
+    assert 0 < np.count_nonzero(result) < 16
     assert factor == 1.0
     divided, _ = extend_hard_clip(
         FREQUENCIES / 8, ROTARY._replace(base_frequencies=FREQUENCIES), trained_length=TRAINED
     )
-    np.testing.assert_allclose(divided, found / 8)
+    np.testing.assert_allclose(divided, result / 8)
     by_axis, _ = extend_hard_clip(AXES, BY_AXIS, trained_length=(26, 10, 7))
     np.testing.assert_array_equal(np.argwhere(by_axis), [[0, 0], [0, 1], [1, 4], [2, 6]])
 
 
 def test_resonance_rounds_every_period():
     expected = [2 * math.pi / round(2 * math.pi * BASE ** (i / 16)) for i in range(16)]
-    found, factor = extend_resonance(np.append(FREQUENCIES, np.float32(0.0)), ROTARY)
-    np.testing.assert_allclose(found, [*expected, 0.0], rtol=3e-7)
+    result, factor = extend_resonance(np.append(FREQUENCIES, np.float32(0.0)), ROTARY)
+    np.testing.assert_allclose(result, [*expected, 0.0], rtol=3e-7)
     assert factor == 1.0
 
 
@@ -177,14 +177,14 @@ def test_extensions_of_single_pairs_join_with_all_others():
         turned = encoding.rotate({}, jnp.ones((1, 2, DIM)), jnp.ones(1, jnp.int32))[0, 0]
         one, other = np.asarray(turned[::2], np.float64), np.asarray(turned[1::2], np.float64)
         frequencies[extend] = np.arctan2(other, one) - math.pi / 4
-    known, _ = extend_yarn(FREQUENCIES, ROTARY, factor=8.0, trained_length=TRAINED)
+    reference, _ = extend_yarn(FREQUENCIES, ROTARY, factor=8.0, trained_length=TRAINED)
     for extend, expected in zip(
         frequencies,
         (
-            known,
-            extend_soft_clip(known, ROTARY._replace(base_frequencies=FREQUENCIES), pairs=4)[0],
-            extend_hard_clip(known, ROTARY._replace(base_frequencies=FREQUENCIES), trained_length=TRAINED)[0],
-            extend_resonance(known, ROTARY)[0],
+            reference,
+            extend_soft_clip(reference, ROTARY._replace(base_frequencies=FREQUENCIES), pairs=4)[0],
+            extend_hard_clip(reference, ROTARY._replace(base_frequencies=FREQUENCIES), trained_length=TRAINED)[0],
+            extend_resonance(reference, ROTARY)[0],
         ),
         strict=True,
     ):
@@ -208,9 +208,9 @@ def test_between_two_extensions_frequencies_are_interpolated_geometrically():
         extend_ntk(FREQUENCIES, ROTARY, factor=8.0),
     )
     for step in (0.0, 0.3, 1.0):
-        found, factor = stepped(step, below=first, above=second)
+        result, factor = stepped(step, below=first, above=second)
         expected = [float(a) ** (1 - step) * float(b) ** step for a, b in zip(g, h, strict=True)]
-        np.testing.assert_allclose(found, expected, rtol=3e-7)
+        np.testing.assert_allclose(result, expected, rtol=3e-7)
         assert factor == pytest.approx(low ** (1 - step) * high**step, rel=1e-6)
     for step in (0.0, 0.25, 1.0):
         np.testing.assert_allclose(stepped(step, above=linear(factor=4))[0], FREQUENCIES / 4**step, rtol=3e-7)
@@ -231,17 +231,17 @@ def test_a_watershed_is_between_two_extensions_as_in_lumina_next():
         (0.3, [(BASE * s) ** (-2 * i / DIM) for i in range(DIM // 2)]),
         (7.0, [(BASE * s) ** (-2 * i / DIM) for i in range(DIM // 2)]),
     ):
-        found, factor = stepped(step, **options)
-        np.testing.assert_allclose(found, expected, rtol=3e-7)
+        result, factor = stepped(step, **options)
+        np.testing.assert_allclose(result, expected, rtol=3e-7)
         assert factor == 1.0
 
 
 def test_steps_of_steps_and_terms_before_count_the_pairs_as_they_were():
     rotary = ROTARY._replace(step=0.5, base_frequencies=FREQUENCIES)
     halved, _ = extend_linear(FREQUENCIES, rotary, factor=2.0)
-    found, _ = extend_by_step(halved, rotary, above=by_step(above=ntk(factor=16.0)))
+    result, _ = extend_by_step(halved, rotary, above=by_step(above=ntk(factor=16.0)))
     expected, _ = extend_ntk(halved, rotary, factor=2.0)
-    np.testing.assert_allclose(found, expected, rtol=3e-7)
+    np.testing.assert_allclose(result, expected, rtol=3e-7)
 
 
 @pytest.mark.slow
@@ -262,13 +262,13 @@ def test_a_schedule_of_50_steps_is_traced_once(spec):
         return at(params={"step": step**2})
 
     steps = np.linspace(0.0, 1.0, 50, dtype=np.float32)
-    found = [np.asarray(denoise(step)) for step in steps]
+    result = [np.asarray(denoise(step)) for step in steps]
     assert len(traces) == 1
     for step in (0, 17, 49):
-        np.testing.assert_allclose(found[step], at(params={"step": float(steps[step]) ** 2}), atol=2e-5)
-    assert np.abs(found[0] - found[49]).max() > 1e-2
+        np.testing.assert_allclose(result[step], at(params={"step": float(steps[step]) ** 2}), atol=2e-5)
+    assert np.abs(result[0] - result[49]).max() > 1e-2
     scanned = jax.lax.scan(lambda carry, step: (carry, at(params={"step": step**2})), None, steps[[0, 17, 49]])[1]
-    np.testing.assert_allclose(scanned, np.stack([found[0], found[17], found[49]]), atol=2e-5)
+    np.testing.assert_allclose(scanned, np.stack([result[0], result[17], result[49]]), atol=2e-5)
 
 
 def test_one_program_computes_the_frequencies_of_all_50_steps():
@@ -284,8 +284,8 @@ def test_one_program_computes_the_frequencies_of_all_50_steps():
 
     steps = np.linspace(0.0, 1.0, 50)
     for step in steps:
-        found, factor = extended(step)
-        np.testing.assert_allclose(found, stepped(step, above=ntk(factor=8))[0], rtol=2e-6)
+        result, factor = extended(step)
+        np.testing.assert_allclose(result, stepped(step, above=ntk(factor=8))[0], rtol=2e-6)
         assert factor == 1.0
     assert len(traces) == 1
 

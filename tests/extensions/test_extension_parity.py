@@ -91,12 +91,12 @@ def published(name: str, length: int):
     """Return the frequencies and the attention factor that transformers computes."""
     (module, config_class, _), fields, parameters, trained = MODELS[name]
     configuration = peer(f"transformers.models.{module}.configuration_{module}")
-    own = {"rope_theta": fields["rope_theta"], **parameters}
+    reference = {"rope_theta": fields["rope_theta"], **parameters}
     if parameters["rope_type"] in ("yarn", "longrope", "llama3"):
-        own["original_max_position_embeddings"] = trained
+        reference["original_max_position_embeddings"] = trained
     if module == "phi3":
         fields = {**fields, "original_max_position_embeddings": trained, "pad_token_id": 0}
-    config = getattr(configuration, config_class)(**fields, rope_parameters=own)
+    config = getattr(configuration, config_class)(**fields, rope_parameters=reference)
     compute = peer("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS[parameters["rope_type"]]
     frequencies, factor = compute(config, "cpu", seq_len=length)
     return frequencies.double().numpy(), factor

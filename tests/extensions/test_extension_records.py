@@ -66,9 +66,9 @@ def test_terms_are_applied_from_left_to_right_to_the_pairs_as_they_were():
     frequencies = rope_frequencies(16)
     rotary = Rotary(BASE, 16, base_frequencies=frequencies)
     first, _ = extend_ntk(frequencies, rotary, trained_length=TRAINED, factor=2.0)
-    both, factor = extend_yarn(first, rotary, trained_length=TRAINED, factor=4.0)
+    extended, factor = extend_yarn(first, rotary, trained_length=TRAINED, factor=4.0)
     positions = jnp.asarray([3, 700])
-    expected = rope_apply(jnp.ones((2, 2, 16)), positions, both, attention_factor=factor)
+    expected = rope_apply(jnp.ones((2, 2, 16)), positions, extended, attention_factor=factor)
     own, further = extensions.ntk(factor=2), extensions.yarn(factor=4)  # of a model that was trained with the first
     actual = turned("rope", SEQUENCE, extensions.Extension(own.terms + further.terms), positions)
     np.testing.assert_array_equal(actual, expected)
@@ -116,10 +116,10 @@ def test_extensions_that_scale_other_axes_or_nothing_join():
         assert parse_extension(text) is not None
     rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16))
     joined = parse_extension("ntk(factor=(2, 1))+yarn(factor=(1, 4))")
-    both, _ = apply_terms(joined, rope_axial_frequencies(16), rotary, (16, 16))
+    extended, _ = apply_terms(joined, rope_axial_frequencies(16), rotary, (16, 16))
     rows, _ = extend_ntk(rope_axial_frequencies(16), rotary, factor=2.0, trained_length=16)
     columns, _ = extend_yarn(rope_axial_frequencies(16), rotary, factor=4.0, trained_length=16)
-    np.testing.assert_allclose(both, [rows[0], columns[1]], rtol=1e-6)
+    np.testing.assert_allclose(extended, [rows[0], columns[1]], rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -159,11 +159,11 @@ def test_pi_is_linear_to_rotary_encodings():
 
 
 def test_equal_arguments_give_the_same_object():
-    one = make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
-    assert one is make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
-    assert one is make_encoding("rope(extend='yarn(factor=4)+log_n')", SEQUENCE)
+    encoding = make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
+    assert encoding is make_encoding("rope", SEQUENCE, "yarn(factor=4)+log_n")
+    assert encoding is make_encoding("rope(extend='yarn(factor=4)+log_n')", SEQUENCE)
     assert make_encoding("rope", SEQUENCE, "none") is make_encoding("rope", SEQUENCE)
-    assert one is not make_encoding("rope", SEQUENCE, "yarn(factor=4)")
+    assert encoding is not make_encoding("rope", SEQUENCE, "yarn(factor=4)")
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
@@ -184,21 +184,23 @@ def test_a_record_is_its_text_and_the_text_is_the_record(name):
     assert parse_extension(str(record)) == record
     assert hash(parse_extension(str(record))) == hash(record)
     assert record.terms[0].name == name
-    both = record + extensions.log_n(trained_length=9)
-    assert parse_extension(str(both)) == both != record
+    joined = record + extensions.log_n(trained_length=9)
+    assert parse_extension(str(joined)) == joined != record
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_a_record_is_documented_by_the_function_behind_it(name):
     make, function = EXTENSIONS[name], EXTENSIONS[name](**({"long_factors": [1.0]} if name == "longrope" else {}))
     assert make.__name__ == name
-    shown, doc = inspect.signature(make), inspect.getdoc(make)
+    signature, doc = inspect.signature(make), inspect.getdoc(make)
     assert "`extend" in doc
-    assert all(f"{option}: " in doc for option in shown.parameters)
+    assert all(f"{option}: " in doc for option in signature.parameters)
     assert not re.search(r"^    (frequencies|rotary|encoding|dims): ", doc, re.MULTILINE)
     if function.terms[0].target != "factory":
-        own = list(inspect.signature(function.terms[0].function).parameters.values())[2:]
-        assert [(one.name, one.default) for one in own] == [(key, one.default) for key, one in shown.parameters.items()]
+        parameters = list(inspect.signature(function.terms[0].function).parameters.values())[2:]
+        assert [(item.name, item.default) for item in parameters] == [
+            (key, item.default) for key, item in signature.parameters.items()
+        ]
 
 
 def test_the_options_of_a_record_are_plain_values():

@@ -94,14 +94,14 @@ def test_every_pair_is_what_a_loop_in_double_precision_says(name):
 @pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
 def test_a_traced_length_and_a_traced_factor_change_nothing(name):
     """In float32, where what is known beforehand is computed in double precision."""
-    whole = extend(name, factor=4.0, length=2000)
+    extended = extend(name, factor=4.0, length=2000)
     by_length = jax.jit(lambda length: extend(name, factor=4.0, length=length))
     for actual in (by_length(2000), jax.jit(lambda factor: extend(name, factor=factor, length=2000))(4.0)):
-        np.testing.assert_allclose(actual[0], whole[0], rtol=1e-6)
-        np.testing.assert_allclose(actual[1], whole[1], rtol=1e-6)
+        np.testing.assert_allclose(actual[0], extended[0], rtol=1e-6)
+        np.testing.assert_allclose(actual[1], extended[1], rtol=1e-6)
     np.testing.assert_allclose(by_length(300)[0], extend(name, factor=4.0, length=300)[0], rtol=1e-6)
     traced = jax.jit(lambda frequencies: extend(name, frequencies, factor=4.0, length=2000)[0])(FREQUENCIES)
-    np.testing.assert_allclose(traced, whole[0], rtol=1e-6)
+    np.testing.assert_allclose(traced, extended[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", EXTEND_FREQUENCIES)
@@ -159,8 +159,10 @@ def test_yarn_leaves_fast_pairs_divides_slow_ones_and_falls_in_between():
 def test_yarn_without_truncation_and_with_other_betas():
     for options in ({"truncate": False}, {"beta_fast": 8.0, "beta_slow": 2.0}):
         renamed = {"beta_fast": "fast", "beta_slow": "slow", "truncate": "truncate"}
-        own = {renamed[name]: value for name, value in options.items()}
-        ratios = [yarn_ratio(i, dim=DIM, base=BASE, length=TRAINED, factor=8.0, **own) for i in range(DIM // 2)]
+        options_here = {renamed[name]: value for name, value in options.items()}
+        ratios = [
+            yarn_ratio(i, dim=DIM, base=BASE, length=TRAINED, factor=8.0, **options_here) for i in range(DIM // 2)
+        ]
         np.testing.assert_allclose(extend("yarn", factor=8.0, **options)[0] / FREQUENCIES, ratios, rtol=3e-7)
 
 
@@ -225,9 +227,9 @@ def test_extensions_compose():
     np.testing.assert_array_equal(twice, extend("linear", factor=8.0)[0])
     ntk, _ = extend("ntk", factor=2.0)
     for name in EXTEND_FREQUENCIES:
-        both, _ = extend(name, ntk, factor=3.0, length=1500, before=FREQUENCIES)
+        extended, _ = extend(name, ntk, factor=3.0, length=1500, before=FREQUENCIES)
         alone = extend(name, factor=3.0, length=1500)[0] / FREQUENCIES
-        np.testing.assert_allclose(both, ntk * alone, rtol=3e-7)
+        np.testing.assert_allclose(extended, ntk * alone, rtol=3e-7)
 
 
 @pytest.mark.parametrize("name", EXTEND_FREQUENCIES)

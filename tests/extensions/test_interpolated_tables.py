@@ -35,14 +35,14 @@ def test_the_table_holds_the_bias_of_every_pair(spec, shift):
     tabulated, by_pairs, params = drawn(spec)
     at = grid_positions(*FINER)
     at = at * jnp.asarray([1, 4]) if shift == "far" else at.astype(type(shift)) + shift
-    found, x = [], jnp.zeros((len(at), 12))
+    result, x = [], jnp.zeros((len(at), 12))
     for encoding in (tabulated, by_pairs):
         shared, heads = split_params(encoding.adapt(params, FINER))
         assert (TABLE in heads) == encoding.tabulate
-        one = lambda own, encoding=encoding, shared=shared: encoding.bias({**shared, **own}, x, x, at, at)
-        found.append(jax.jit(jax.vmap(one))(heads))
-    close(*found, 1e-6)
-    assert float(jnp.ptp(found[0])) > 1.0
+        one = lambda item, encoding=encoding, shared=shared: encoding.bias({**shared, **item}, x, x, at, at)
+        result.append(jax.jit(jax.vmap(one))(heads))
+    close(*result, 1e-6)
+    assert float(jnp.ptp(result[0])) > 1.0
 
 
 @pytest.mark.slow
@@ -58,9 +58,9 @@ def test_attention_and_its_gradients_are_those_of_pairs(spec, implementation):
         return jnp.sum(jnp.sin(out)), out
 
     slopes = lambda encoding: jax.value_and_grad(total, (1, 2, 3, 4), has_aux=True)(encoding, q, k, v, params)
-    found, expected = jax.jit(lambda: [slopes(encoding) for encoding in encodings])()
-    close(found[0][1], expected[0][1], 2e-5)
-    close(found[1], expected[1], 1e-4)
+    result, expected = jax.jit(lambda: [slopes(encoding) for encoding in encodings])()
+    close(result[0][1], expected[0][1], 2e-5)
+    close(result[1], expected[1], 1e-4)
 
 
 @pytest.mark.slow

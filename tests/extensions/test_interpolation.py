@@ -42,20 +42,20 @@ def hooks(encoding: Encoding, params, dims: Dims, positions) -> dict:
     weights, relative = jax.nn.softmax(normal(5, 5)), positions[::-1] - positions
 
     def of_heads(hook, *operands):
-        return jax.vmap(lambda one: hook({**shared, **one}, *operands), axis_size=dims.heads)(heads)
+        return jax.vmap(lambda item: hook({**shared, **item}, *operands), axis_size=dims.heads)(heads)
 
-    found = {}
+    result = {}
     for name, operands in (("embed", (x,)), ("rotate", (q,)), ("rotate_keys", (k,))):
         if getattr(encoding, name) is not None:
-            found[name] = getattr(encoding, name)(params, *operands, positions)
+            result[name] = getattr(encoding, name)(params, *operands, positions)
     for name, operands in (
         ("bias", (q[:, 0], k[:, 0], positions, positions)),
         ("relative_values", (weights, positions, positions)),
         ("distance_bias", (relative,)),
     ):
         if getattr(encoding, name) is not None:
-            found[name] = of_heads(getattr(encoding, name), *operands)
-    return found
+            result[name] = of_heads(getattr(encoding, name), *operands)
+    return result
 
 
 @functools.partial(jax.jit, static_argnames=("encoding", "dims"), compiler_options=FAST)
@@ -73,9 +73,9 @@ def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_not
     squeezed, positions = interpolate_encoding(encoding, dims), draw(case, 5, reach=1)
     scaled = positions.astype(jnp.float32) * FACTORS[case.setting]
     expected = run(encoding, dims, settled(encoding, params, dims.extent), scaled)
-    found = run(squeezed, dims, squeezed.adapt(params, FARTHER[case.setting]), positions)
-    assert set(found) == {name for name in HOOKS if getattr(encoding, name) is not None}
-    close(found, expected, 1e-6)
+    result = run(squeezed, dims, squeezed.adapt(params, FARTHER[case.setting]), positions)
+    assert set(result) == {name for name in HOOKS if getattr(encoding, name) is not None}
+    close(result, expected, 1e-6)
     jax.tree.map(
         np.testing.assert_array_equal, squeezed.adapt(params, dims.extent), settled(encoding, params, dims.extent)
     )
@@ -84,8 +84,8 @@ def test_every_hook_sees_the_positions_squeezed_and_up_to_the_trained_extent_not
         close(run(squeezed, dims, at(params, jnp.asarray(96, jnp.int32)), positions), expected, 1e-6)
         plain = run(encoding, dims, settled(encoding, params, 24), positions.astype(jnp.float32))
         close(run(squeezed, dims, at(params, jnp.asarray(17, jnp.int32)), positions), plain, 1e-6)
-        for name, one in plain.items():
-            pair = (np.nan_to_num(np.asarray(x), neginf=-1e9) for x in (one, found[name]))  # hidden keys
+        for name, item in plain.items():
+            pair = (np.nan_to_num(np.asarray(x), neginf=-1e9) for x in (item, result[name]))  # hidden keys
             assert np.abs(np.subtract(*pair)).max() > 1e-3, "squeezing shows"
 
 
@@ -100,8 +100,8 @@ def test_a_smaller_grid_is_stretched_to_the_trained_one(name):
     for extent, factor in (((3, 2), (2, 2)), ((24, 2), (0.25, 2))):
         scaled = positions.astype(jnp.float32) * np.float32(factor)
         expected = run(encoding, dims, settled(encoding, params, dims.extent), scaled)
-        found = run(stretched, dims, stretched.adapt(params, extent), positions)
-        close(found, expected, 1e-6)
+        result = run(stretched, dims, stretched.adapt(params, extent), positions)
+        close(result, expected, 1e-6)
     unchanged = stretched.adapt(params, dims.extent), settled(encoding, params, dims.extent)
     jax.tree.map(np.testing.assert_array_equal, *unchanged)
 
@@ -138,13 +138,13 @@ def test_positions_are_multiplied_axis_by_axis_or_are_the_very_same(trained, wit
         params = squeezed.adapt({"all": {"table": positions}, "heads": {}}, extent)
         expected = np.float32(positions) * np.float32(by)
         assert params["all"]["table"] is positions
-        for found in (
+        for result in (
             squeezed.embed(params, X, positions),
             squeezed.rotate(params, X, positions),
             *jnp.unstack(squeezed.relative_values(params["all"], X, positions, positions)),
             squeezed.distance_bias(params["all"], positions),
         ):
-            np.testing.assert_array_equal(found, expected, strict=True)
+            np.testing.assert_array_equal(result, expected, strict=True)
 
 
 @pytest.mark.slow
@@ -153,13 +153,13 @@ def test_a_bias_of_the_distance_is_read_at_the_distance_squeezed_not_at_a_differ
     encoding = make_encoding("t5", dims, "pi")
     params = encoding.adapt({"heads": {"bias": normal(2, 32)}} | make_encoding("t5", dims).init(jax.random.key(0)), 72)
     shared, heads = split_params(params)
-    one = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
+    head_params = {**shared, **jax.tree.map(lambda leaf: leaf[0], heads)}
     positions = jnp.arange(72)
-    found = np.asarray(encoding.bias(one, normal(72, 4), normal(72, 4), positions, positions))
+    result = np.asarray(encoding.bias(head_params, normal(72, 4), normal(72, 4), positions, positions))
     plain = make_encoding("t5", dims)
-    thirds = plain.distance_bias(one, jnp.arange(-23, 24))
+    thirds = plain.distance_bias(head_params, jnp.arange(-23, 24))
     for relative in range(-69, 70, 3):
-        np.testing.assert_array_equal(np.diagonal(found, relative), thirds[relative // 3 + 23])
+        np.testing.assert_array_equal(np.diagonal(result, relative), thirds[relative // 3 + 23])
 
 
 @pytest.mark.slow

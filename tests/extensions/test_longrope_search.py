@@ -27,14 +27,16 @@ def test_it_begins_with_pi_ntk_and_yarn():
     """Each is the best of the first generation under a loss that is least there."""
     ntk = [FACTOR ** (2 * i / 14) for i in range(8)]
     yarn = [1 / yarn_ratio(i, dim=16, base=10000.0, length=256, factor=FACTOR) for i in range(8)]
-    for known in ([FACTOR] * 8, ntk, yarn):
-        best = search(lambda factors, known=known: jnp.max(jnp.abs(factors - jnp.asarray(known))), generations=0)
-        np.testing.assert_allclose(best.factors, known, rtol=1e-6)
+    for factors_tried in ([FACTOR] * 8, ntk, yarn):
+        best = search(
+            lambda factors, known=factors_tried: jnp.max(jnp.abs(factors - jnp.asarray(known))), generations=0
+        )
+        np.testing.assert_allclose(best.factors, factors_tried, rtol=1e-6)
 
 
 def test_it_never_gets_worse_and_ends_better_than_it_began():
     seen = []
-    best = search(generations=12, progress=lambda generation, found: seen.append((generation, float(found.loss))))
+    best = search(generations=12, progress=lambda generation, item: seen.append((generation, float(item.loss))))
     assert [generation for generation, _ in seen] == list(range(13))
     assert np.all(np.diff([loss for _, loss in seen]) <= 0)
     assert best.loss == seen[-1][1] < 0.5 * seen[0][1]

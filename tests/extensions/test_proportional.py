@@ -84,9 +84,9 @@ def trained_and_finer(spec: str, implementation: str, extend: extensions.Extensi
 
 def ways() -> list:
     """Return every encoding with every implementation that serves it."""
-    found = [(spec, way) for spec in SPECS for way in ("reference", "blockwise", "cpu")]
-    found += [(spec, way) for spec in IN_KERNELS for way in ("gpu", "tpu")]
-    return [pytest.param(*one, marks=() if one == ("alibi", "reference") else pytest.mark.slow) for one in found]
+    result = [(spec, way) for spec in SPECS for way in ("reference", "blockwise", "cpu")]
+    result += [(spec, way) for spec in IN_KERNELS for way in ("gpu", "tpu")]
+    return [pytest.param(*item, marks=() if item == ("alibi", "reference") else pytest.mark.slow) for item in result]
 
 
 @pytest.mark.slow
@@ -122,11 +122,11 @@ def test_the_bias_counts_keys_past_a_soft_cap(implementation, slope):
     distance = None if slope is None else jax.tree_util.Partial(falls, {"all": {"slope": slope}})
     number = jax.tree_util.Partial(lambda params: params["number"], {"all": {"number": np.log(3)}})
     options = {"positions": tokens, "soft_cap": 2.0, "implementation": implementation, "return_lse": True}
-    found = dot_product_attention(q, k, v, hooks=Hooks(distance_bias=distance, unplaced_bias=number), **options)
+    result = dot_product_attention(q, k, v, hooks=Hooks(distance_bias=distance, unplaced_bias=number), **options)
     three = np.r_[0, 0, 0, 1, 1, 1, 2:9]
     thrice = jax.tree.map(lambda leaf: leaf[three], tokens)
     options |= {"k_positions": thrice, "hooks": Hooks(distance_bias=distance)}
-    close(found, dot_product_attention(q, k[three], v[three], **options), 1e-5)
+    close(result, dot_product_attention(q, k[three], v[three], **options), 1e-5)
 
 
 def the_bias_counts_keys() -> None:

@@ -20,9 +20,9 @@ ALL = {
 def whole(config: dict) -> dict:
     """Return the config with the values of all keys of its class, but for names of classes, which the file decides."""
     mapping = peer("transformers").CONFIG_MAPPING
-    found = mapping[config["model_type"]].from_dict(copy.deepcopy(config)).to_dict()
+    result = mapping[config["model_type"]].from_dict(copy.deepcopy(config)).to_dict()
     labels = {key: config.get(key) for key in ("id2label", "label2id")}
-    return {**found, **labels, "model_type": config["model_type"]}
+    return {**result, **labels, "model_type": config["model_type"]}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -33,9 +33,9 @@ def test_a_key_that_is_left_out_has_the_default_of_its_class(name):
     for left_out in config.keys() - {"model_type", "architectures"}:
         keys = {key: value for key, value in config.items() if key != left_out}
         try:
-            found = read_config(keys)
+            result = read_config(keys)
         except ValueError as refusal:
             reasons.append(str(refusal))
             continue
-        assert found == read_config(whole(keys), ignore=("*",)), left_out
+        assert result == read_config(whole(keys), ignore=("*",)), left_out
     assert all("must" in reason for reason in reasons)

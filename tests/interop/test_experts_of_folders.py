@@ -21,11 +21,11 @@ def kernel(model, name: str) -> np.ndarray:
 def test_an_expert_of_mixtral_has_three_tensors(tmp_path):
     folder = write(tmp_path / "a", "mixtral", num_hidden_layers=1)
     values, (model, _) = tensors(folder), load(folder)
-    own = "model.layers.0.block_sparse_moe."
-    np.testing.assert_array_equal(kernel(model, "router"), values[f"{own}gate.weight"].T)
+    prefix = "model.layers.0.block_sparse_moe."
+    np.testing.assert_array_equal(kernel(model, "router"), values[f"{prefix}gate.weight"].T)
     for e in range(4):
         columns = slice(48 * e, 48 * (e + 1))
-        tensor = lambda name, e=e: values[f"{own}experts.{e}.{name}.weight"].T
+        tensor = lambda name, e=e: values[f"{prefix}experts.{e}.{name}.weight"].T
         np.testing.assert_array_equal(kernel(model, "gate")[:, columns], tensor("w1"))
         np.testing.assert_array_equal(kernel(model, "up")[:, columns], tensor("w3"))
         np.testing.assert_array_equal(kernel(model, "down")[columns], tensor("w2"))
@@ -34,17 +34,17 @@ def test_an_expert_of_mixtral_has_three_tensors(tmp_path):
 def test_gate_and_up_of_gpt_oss_alternate(tmp_path):
     folder = write(tmp_path / "a", "gpt_oss", num_hidden_layers=1)
     values, (model, _) = tensors(folder), load(folder)
-    own = "model.layers.0.mlp.experts."
-    both, biases = values[f"{own}gate_up_proj"], values[f"{own}gate_up_proj_bias"]
-    assert both.shape == (4, 32, 96)
+    prefix = "model.layers.0.mlp.experts."
+    up_and_gate, biases = values[f"{prefix}gate_up_proj"], values[f"{prefix}gate_up_proj_bias"]
+    assert up_and_gate.shape == (4, 32, 96)
     for e in range(4):
         columns = slice(48 * e, 48 * (e + 1))
-        np.testing.assert_array_equal(kernel(model, "gate")[:, columns], both[e, :, ::2])
-        np.testing.assert_array_equal(kernel(model, "up")[:, columns], both[e, :, 1::2])
-        np.testing.assert_array_equal(kernel(model, "down")[columns], values[f"{own}down_proj"][e])
+        np.testing.assert_array_equal(kernel(model, "gate")[:, columns], up_and_gate[e, :, ::2])
+        np.testing.assert_array_equal(kernel(model, "up")[:, columns], up_and_gate[e, :, 1::2])
+        np.testing.assert_array_equal(kernel(model, "down")[columns], values[f"{prefix}down_proj"][e])
     mlp = model.stack.layers.blocks.mlp
     np.testing.assert_array_equal(mlp.up.bias[...][0], biases[:, 1::2].reshape(-1))
-    np.testing.assert_array_equal(mlp.down_bias[...][0], values[f"{own}down_proj_bias"])
+    np.testing.assert_array_equal(mlp.down_bias[...][0], values[f"{prefix}down_proj_bias"])
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_model_of_one_expert_is_a_mistral(tmp_path):
     folder = write(tmp_path / "a", "mixtral", **sizes)
     values = tensors(folder)
     names = {"w1": "mlp.gate_proj", "w3": "mlp.up_proj", "w2": "mlp.down_proj"}
-    plainly = lambda name: re.sub(r"block_sparse_moe\.experts\.0\.(w\d)", lambda found: names[found[1]], name)
+    plainly = lambda name: re.sub(r"block_sparse_moe\.experts\.0\.(w\d)", lambda item: names[item[1]], name)
     renamed = {plainly(name): value for name, value in values.items() if not name.endswith("moe.gate.weight")}
     plain = write(tmp_path / "b", "mistral", num_hidden_layers=1, sliding_window=None, rms_norm_eps=1e-5)
     rewrite(plain, renamed)

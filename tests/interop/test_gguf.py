@@ -22,7 +22,7 @@ KIND = gguf.GGMLQuantizationType
 def assert_same(model, expected):
     """Check that two models have the same config and parameters."""
     assert model.config == expected.config
-    ours, theirs = (dict(nnx.to_flat_state(nnx.state(one))) for one in (model, expected))
+    ours, theirs = (dict(nnx.to_flat_state(nnx.state(item))) for item in (model, expected))
     assert ours.keys() == theirs.keys()
     for path, value in theirs.items():
         np.testing.assert_array_equal(ours[path][...], value[...], err_msg=str(path))
@@ -49,9 +49,9 @@ def test_weights_of_other_types_are_those_that_gguf_converts(kind, tmp_path):
     expected = gguf.dequantize(gguf.quantize(tensors(folder)[name], kind), kind)
     np.testing.assert_array_equal(model.stack.layers.blocks.mlp.up.kernel[1].T, expected)
     save(model, tmp_path / "b", source)
-    kept = tensors(tmp_path / "b")[name]
-    assert str(kept.dtype) == ("bfloat16" if kind == KIND.BF16 else "float32")
-    np.testing.assert_array_equal(kept.astype(np.float32), expected)
+    saved = tensors(tmp_path / "b")[name]
+    assert str(saved.dtype) == ("bfloat16" if kind == KIND.BF16 else "float32")
+    np.testing.assert_array_equal(saved.astype(np.float32), expected)
 
 
 def test_a_folder_may_hold_the_file(tmp_path):
@@ -66,24 +66,24 @@ def test_a_folder_may_hold_the_file(tmp_path):
 
 def test_what_the_metadata_says_of_positions_is_read(tmp_path):
     folder, path = write(tmp_path / "a"), tmp_path / "a.gguf"
-    own = lambda **keys: load(write_gguf(path, folder, **keys))[1].config.layers[0].attention
-    assert own(llama__rope__freq_base=700.0).pe == parse("rope(base=700.0, pairing='half')")
-    assert own(llama__rope__freq_base=None).pe == parse("rope(base=10000.0, pairing='half')")
+    attention_of = lambda **keys: load(write_gguf(path, folder, **keys))[1].config.layers[0].attention
+    assert attention_of(llama__rope__freq_base=700.0).pe == parse("rope(base=700.0, pairing='half')")
+    assert attention_of(llama__rope__freq_base=None).pe == parse("rope(base=10000.0, pairing='half')")
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
-    assert str(own(**linear).pe.extend) == "linear(factor=4.0)"
+    assert str(attention_of(**linear).pe.extend) == "linear(factor=4.0)"
     yarn = {**linear, "llama__rope__scaling__type": "yarn", "llama__rope__scaling__original_context_length": 16}
-    assert str(own(**yarn).pe.extend) == "yarn(factor=4.0, trained_length=16)"
+    assert str(attention_of(**yarn).pe.extend) == "yarn(factor=4.0, trained_length=16)"
 
 
 def llama3_factors(base, channels, factor, low=1.0):
     """Return the numbers that frequencies are divided by, as llama.cpp's converter computes them."""
-    found = []
+    result = []
     for channel in range(0, channels, 2):
         wavelength = 2 * math.pi * base ** (channel / channels)
         smooth = (8192 / wavelength - low) / (4.0 - low)
         middle = 1 / ((1 - smooth) / factor + smooth)
-        found.append(1.0 if wavelength < 8192 / 4.0 else factor if wavelength > 8192 / low else middle)
-    return np.array(found, np.float32)
+        result.append(1.0 if wavelength < 8192 / 4.0 else factor if wavelength > 8192 / low else middle)
+    return np.array(result, np.float32)
 
 
 def test_the_factors_of_llama_3_are_read(tmp_path):
@@ -109,12 +109,12 @@ def refused(path, *messages, **options):
     """Check that a path is refused in one line with these messages."""
     with pytest.raises(ValueError) as error:  # noqa: PT011
         load(path, **options)
-    found = str(error.value)
-    assert str(path) in found
-    assert "\n" not in found
-    assert len(found) < 400 + len(str(path))
+    result = str(error.value)
+    assert str(path) in result
+    assert "\n" not in result
+    assert len(result) < 400 + len(str(path))
     for message in messages:
-        assert message in found
+        assert message in result
 
 
 @pytest.fixture(scope="module")
@@ -180,48 +180,48 @@ def damaged(path, whole, at, data):
 
 def test_damaged_files(folder, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", folder)
-    whole = path.read_bytes()
-    for size in (0, 3, 10, 30, 200, 1000, len(whole) - 4):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    for size in (0, 3, 10, 30, 200, 1000, len(content) - 4):
+        path.write_bytes(content[:size])
         refused(path)
     refused(path, "unaligned, outside the file or in another tensor")
-    refused(damaged(path, whole, 0, b"GGML"), "must begin with the bytes GGUF, got b'GGML'")
-    refused(damaged(path, whole, 4, struct.pack("<I", 1)), "must be of GGUF version 2 or 3, got 1")
-    refused(damaged(path, whole, 4, struct.pack(">I", 3)), "big-endian, which is not supported")
+    refused(damaged(path, content, 0, b"GGML"), "must begin with the bytes GGUF, got b'GGML'")
+    refused(damaged(path, content, 4, struct.pack("<I", 1)), "must be of GGUF version 2 or 3, got 1")
+    refused(damaged(path, content, 4, struct.pack(">I", 3)), "big-endian, which is not supported")
     refused(tmp_path / "nothing.gguf", "must be a file that can be read, got No such file or directory")
 
 
 @pytest.mark.parametrize("claim", [10 * 2**30, 2**63, 2**64 - 1])
 def test_lengths_that_the_file_cannot_hold_are_not_believed(claim, folder, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", folder, **byte_tokens())
-    whole, said = path.read_bytes(), struct.pack("<Q", claim)
-    tokens = whole.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
+    content, said = path.read_bytes(), struct.pack("<Q", claim)
+    tokens = content.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens") + 8
     tracemalloc.start()
     for at in (8, 16, 24, tokens, tokens + 8):  # tensors, keys, the first key, an array of texts, its first text
-        refused(damaged(path, whole, at, said), "must have a whole GGUF header, got ")
-    dims = whole.index(b"output_norm.weight") + len(b"output_norm.weight") + 4
-    refused(damaged(path, whole, dims, said), "output_norm.weight")
+        refused(damaged(path, content, at, said), "must have a whole GGUF header, got ")
+    dims = content.index(b"output_norm.weight") + len(b"output_norm.weight") + 4
+    refused(damaged(path, content, dims, said), "output_norm.weight")
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
 
 
 def test_types_that_are_not_read(folder, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", folder, kind=KIND.F16)
-    whole = path.read_bytes()
-    at = whole.index(b"output.weight") + len(b"output.weight") + 4 + 16
-    assert whole[at : at + 4] == struct.pack("<I", KIND.F16)
+    content = path.read_bytes()
+    at = content.index(b"output.weight") + len(b"output.weight") + 4 + 16
+    assert content[at : at + 4] == struct.pack("<I", KIND.F16)
     for kind, name in ((KIND.Q8_1, "Q8_1"), (KIND.I32, "I32"), (999, "999")):
         refused(
-            damaged(path, whole, at, struct.pack("<I", kind)),
+            damaged(path, content, at, struct.pack("<I", kind)),
             f"must have a type that the package gguf converts, got {name}",
         )
 
 
 def test_tensors_that_overlap(folder, tmp_path):
     path = write_gguf(tmp_path / "a.gguf", folder)
-    whole = path.read_bytes()
-    at = whole.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8 + 4
-    refused(damaged(path, whole, at, struct.pack("<Q", 0)), "unaligned, outside the file or in another tensor")
+    content = path.read_bytes()
+    at = content.index(b"output_norm.weight") + len(b"output_norm.weight") + 4 + 8 + 4
+    refused(damaged(path, content, at, struct.pack("<Q", 0)), "unaligned, outside the file or in another tensor")
 
 
 def test_the_command_says_what_a_file_holds(folder, tmp_path, capsys):

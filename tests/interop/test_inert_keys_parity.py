@@ -88,10 +88,10 @@ class Peer:
 
     def of(self, keys: dict[str, Any]):
         """Return a model with other values of keys."""
-        whole = {key: value for key, value in self.keys.items() if key != "model_type"}
+        config_keys = {key: value for key, value in self.keys.items() if key != "model_type"}
         for path, value in keys.items():
-            put(whole, path, value)
-        config = self.config.from_dict(whole)
+            put(config_keys, path, value)
+        config = self.config.from_dict(config_keys)
         config._attn_implementation = "eager"
         kind = self.kind
         create = kind.from_config if kind.__name__.startswith("Auto") else kind._from_config
@@ -101,25 +101,27 @@ class Peer:
         """Return the logits or states of a model with our tensors."""
         torch = peer("torch")
         if model is not self.model:
-            own, shared = model.state_dict(), self.model.state_dict()
-            fitting = {key: value for key, value in shared.items() if key in own and own[key].shape == value.shape}
-            model.load_state_dict({**own, **fitting})
+            reference, shared = model.state_dict(), self.model.state_dict()
+            fitting = {
+                key: value for key, value in shared.items() if key in reference and reference[key].shape == value.shape
+            }
+            model.load_state_dict({**reference, **fitting})
         if self.name in PICTURES:
             draw = np.random.default_rng(1).normal(size=(2, 24, 24, 3)).astype(np.float32)
             return theirs(model, draw)
         ids = torch.as_tensor(np.random.default_rng(1).integers(0, 97, (2, 12)))
         pair = {"decoder_input_ids": ids.flip(1)} if model.config.is_encoder_decoder and "t5" in self.name else {}
         with torch.no_grad():
-            found = model(ids, **pair)
-            return (found.logits if "logits" in found else found.last_hidden_state).numpy()
+            result = model(ids, **pair)
+            return (result.logits if "logits" in result else result.last_hidden_state).numpy()
 
     def default(self, path: str) -> object:
         """Return the value that transformers has for a key."""
         outer, dot, key = path.partition(".")
-        found = self.model.config
-        if dot and hasattr(found, outer):
-            return getattr(getattr(found, outer), key, None)
-        return getattr(found, path, None)
+        result = self.model.config
+        if dot and hasattr(result, outer):
+            return getattr(getattr(result, outer), key, None)
+        return getattr(result, path, None)
 
 
 def objects(c: Config) -> Iterator[Config]:
@@ -134,14 +136,14 @@ def listed(keys: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
     entry, c = architecture_of(keys), Config(keys)
     entry.read(c)
     c.inert, c.neutral = entry.inert, entry.neutral
-    found, neutral = set[str](), dict[str, Any]()
-    for one in objects(c):
-        is_config = not one.path or one.path.endswith("_config.")
-        inert = {*one.inert, *(INERT if is_config else ())} - one.keys_read - {*SAID_OTHERWISE}
-        unread = {**(NEUTRAL if is_config else {}), **one.neutral}
-        found |= {one.path + key for key in inert}
-        neutral |= {one.path + key: value for key, value in unread.items() if key not in one.keys_read}
-    return sorted(found), neutral
+    result, neutral = set[str](), dict[str, Any]()
+    for item in objects(c):
+        is_config = not item.path or item.path.endswith("_config.")
+        inert = {*item.inert, *(INERT if is_config else ())} - item.keys_read - {*SAID_OTHERWISE}
+        unread = {**(NEUTRAL if is_config else {}), **item.neutral}
+        result |= {item.path + key for key in inert}
+        neutral |= {item.path + key: value for key, value in unread.items() if key not in item.keys_read}
+    return sorted(result), neutral
 
 
 def not_inert(differs: Callable[[list[str]], bool], keys: list[str]) -> list[str]:
@@ -156,23 +158,23 @@ def not_inert(differs: Callable[[list[str]], bool], keys: list[str]) -> list[str
 
 def guilty(model_type: str) -> list[str]:
     """Return the keys of an architecture that are said to change nothing, and do."""
-    own = Peer(NAMES[model_type])
-    expected = own.output(own.model)
+    reference = Peer(NAMES[model_type])
+    expected = reference.output(reference.model)
     assert np.std(expected) > 0.01
-    inert, neutral = listed(own.keys)
-    values = neutral | {path: changed(path, own.default(path)) for path in inert}
+    inert, neutral = listed(reference.keys)
+    values = neutral | {path: changed(path, reference.default(path)) for path in inert}
     if "vision_config" in inert:
-        values["vision_config"] = {**own.keys["vision_config"], "intermediate_size": 40}
+        values["vision_config"] = {**reference.keys["vision_config"], "intermediate_size": 40}
 
     def differs(keys: list[str]) -> bool:
         try:
-            found = own.output(own.of({key: values[key] for key in keys}))
+            result = reference.output(reference.of({key: values[key] for key in keys}))
         except Exception as error:  # a config that transformers refuses is no inert one
             print(f"{model_type}: {keys}: {str(error)[:200]}")
             return True
-        if found.shape != expected.shape:
+        if result.shape != expected.shape:
             return True
-        difference = np.max(np.abs(found - expected))
+        difference = np.max(np.abs(result - expected))
         print(f"{model_type}: {keys}: a difference of {difference}")
         return difference > 1e-4 * np.std(expected)  # sums in another order are 1.2e-5 off on some processors
 

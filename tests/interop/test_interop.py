@@ -220,8 +220,8 @@ def test_the_file_decides_whether_the_head_is_tied(said, head, tied, tmp_path):
 def test_an_extension_joins_that_of_the_file(tmp_path):
     folder = write(tmp_path / "a", "llama, yarn")
     model, source = load(folder, extend="log_n(trained_length=4)")
-    own = source.config.layers[0].attention.pe
-    assert model.config.layers[0].attention.pe == own.extended(extensions.log_n(trained_length=4))
+    pe = source.config.layers[0].attention.pe
+    assert model.config.layers[0].attention.pe == pe.extended(extensions.log_n(trained_length=4))
     assert np.max(np.abs(run(model, IDS) - run(load(folder)[0], IDS))) > 1e-3
 
 

@@ -75,5 +75,5 @@ def test_a_config_without_weights_is_accepted_or_refused(tmp_path, capsys):
 
 def test_the_guide_lists_all_architectures():
     guide = (ROOT / "docs" / "interop.md").read_text()
-    found = {*re.findall(r"^\| `([\w-]+)` .* \d", guide, re.MULTILINE)}
-    assert found == {*ARCHITECTURES, *TOWERS} - {"qwen2_5_vl_text"}  # in the row of its tower
+    result = {*re.findall(r"^\| `([\w-]+)` .* \d", guide, re.MULTILINE)}
+    assert result == {*ARCHITECTURES, *TOWERS} - {"qwen2_5_vl_text"}  # in the row of its tower

@@ -109,9 +109,9 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
     ],
 )
 def test_what_the_config_cannot_say_is_refused(name, extend, message):
-    own = source_from_config(CONFIGS[name]).config
+    config = source_from_config(CONFIGS[name]).config
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        extended_config(CONFIGS[name], own, own.extended(extend))
+        extended_config(CONFIGS[name], config, config.extended(extend))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

@@ -17,7 +17,7 @@ ONE = {"gpt_oss": {"num_hidden_layers": 1}, "t5": {"num_layers": 1}}
 
 
 def flat(model):
-    return {".".join(map(str, path)): np.asarray(one[...]) for path, one in nnx.to_flat_state(nnx.state(model))}
+    return {".".join(map(str, path)): np.asarray(item[...]) for path, item in nnx.to_flat_state(nnx.state(model))}
 
 
 @pytest.mark.parametrize("name", NAMES)

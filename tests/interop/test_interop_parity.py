@@ -84,8 +84,8 @@ def ids_of(length: int) -> np.ndarray:
 
 
 def test_every_architecture_is_compared():
-    found = {config["model_type"] for config in (*CONFIGS.values(), *PICTURES.values())}
-    assert found == {*ARCHITECTURES} - {"qwen2_5_vl_text"}  # as a text tower, in test_trunks_parity.py
+    result = {config["model_type"] for config in (*CONFIGS.values(), *PICTURES.values())}
+    assert result == {*ARCHITECTURES} - {"qwen2_5_vl_text"}  # as a text tower, in test_trunks_parity.py
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -122,12 +122,14 @@ def test_an_attention_mask_says_to_both_the_same(name, folders):
     ours, _ = load(folder)
     torch, ids, mask = peer("torch"), ids_of(14), np.ones((2, 14), int)
     mask[0, :4], mask[1, 5:7], mask[1, 11:] = 0, 0, 0
-    for own in (ids, np.where(mask, ids, theirs.config.pad_token_id or 0)):
+    for reference in (ids, np.where(mask, ids, theirs.config.pad_token_id or 0)):
         with torch.no_grad():
-            expected = made_by(theirs(torch.as_tensor(own), attention_mask=torch.as_tensor(mask), use_cache=False))
+            expected = made_by(
+                theirs(torch.as_tensor(reference), attention_mask=torch.as_tensor(mask), use_cache=False)
+            )
         compute = ours if ours.head is not None else ours.states
-        found = compute(jnp.asarray(own), attention_mask=jnp.asarray(mask))
-        difference = np.max(np.abs(np.asarray(found) - expected)[mask.astype(bool)])
+        result = compute(jnp.asarray(reference), attention_mask=jnp.asarray(mask))
+        difference = np.max(np.abs(np.asarray(result) - expected)[mask.astype(bool)])
         print(f"largest difference with an attention mask: {name}: {difference:.1e}")
         assert difference < 1e-4
 
@@ -141,8 +143,8 @@ def test_a_list_of_prompts_is_continued_as_a_padded_batch_is(name, folders):
     mask[0, :4] = 0
     options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.as_tensor(mask), **options)
-    found = generate(ours, [ids[0, 4:], ids[1]], 6)
-    np.testing.assert_array_equal(found, expected[:, 9:].numpy())
+    result = generate(ours, [ids[0, 4:], ids[1]], 6)
+    np.testing.assert_array_equal(result, expected[:, 9:].numpy())
 
 
 @pytest.mark.parametrize("name", CONFIGS)

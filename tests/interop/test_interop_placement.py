@@ -26,7 +26,7 @@ def mesh(**sizes):
 
 
 def flat(model):
-    return {".".join(map(str, path)): one[...] for path, one in nnx.to_flat_state(nnx.state(model))}
+    return {".".join(map(str, path)): item[...] for path, item in nnx.to_flat_state(nnx.state(model))}
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "gpt_neox")]
@@ -63,10 +63,10 @@ def test_what_does_not_divide_is_whole_and_said(tmp_path):
     with pytest.warns(UserWarning, match="not divide them: vocab 97 over tensor=4, 2 key heads over tensor=4") as said:
         model, _ = load(folder, mesh=mesh(tensor=4))
     assert len(said) == 1
-    found = flat(model)
-    assert found["embedding.table"].sharding.is_fully_replicated
-    assert found["stack.layers.blocks.attention.qkv.kernel"].sharding.is_fully_replicated
-    assert not found["stack.layers.blocks.mlp.up.kernel"].sharding.is_fully_replicated
+    result = flat(model)
+    assert result["embedding.table"].sharding.is_fully_replicated
+    assert result["stack.layers.blocks.attention.qkv.kernel"].sharding.is_fully_replicated
+    assert not result["stack.layers.blocks.mlp.up.kernel"].sharding.is_fully_replicated
 
 
 def test_a_mesh_of_other_axes_is_refused(tmp_path):
@@ -96,8 +96,8 @@ def test_only_the_range_asked_for_is_read(tmp_path):
 def test_parameters_keep_the_type_of_the_file(name, dtype, tmp_path):
     folder = write(tmp_path / "a", name, dtype)
     model, source = load(folder, params="file")
-    kept = {path: str(value.dtype) for path, value in flat(model).items()}
-    assert {path: found for path, found in kept.items() if found != dtype} == (
+    dtypes = {path: str(value.dtype) for path, value in flat(model).items()}
+    assert {path: item for path, item in dtypes.items() if item != dtype} == (
         {"stack.position.table_0": "float32"} if name == "gpt2" else {}
     )
     np.testing.assert_allclose(run(model, IDS), run(load(folder)[0], IDS), atol=0.02)
@@ -110,15 +110,15 @@ def test_parameters_of_tensors_of_several_types_are_float32(tmp_path):
     values = tensors(folder)
     name = "model.layers.1.mlp.up_proj.weight"
     rewrite(folder, {**values, name: values[name].astype(np.float32)})
-    found = flat(load(folder, params="file")[0])
-    assert found["stack.layers.blocks.mlp.up.kernel"].dtype == jnp.float32
-    assert found["stack.layers.blocks.mlp.down.kernel"].dtype == jnp.bfloat16
+    result = flat(load(folder, params="file")[0])
+    assert result["stack.layers.blocks.mlp.up.kernel"].dtype == jnp.float32
+    assert result["stack.layers.blocks.mlp.down.kernel"].dtype == jnp.bfloat16
 
 
 def test_parameters_may_be_narrower_than_the_file(tmp_path):
     model, source = load(write(tmp_path / "a"), params="bfloat16", dtype="bfloat16")
     assert {str(value.dtype) for value in flat(model).values()} == {"bfloat16"}
     save(model, tmp_path / "b", source)
-    kept = tensors(tmp_path / "b")["model.norm.weight"]
-    assert kept.dtype == np.float32
-    np.testing.assert_array_equal(kept, np.asarray(flat(model)["stack.norm.scale"], np.float32))
+    saved = tensors(tmp_path / "b")["model.norm.weight"]
+    assert saved.dtype == np.float32
+    np.testing.assert_array_equal(saved, np.asarray(flat(model)["stack.norm.scale"], np.float32))

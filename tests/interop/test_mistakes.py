@@ -18,7 +18,9 @@ IDS = np.random.default_rng(3).integers(0, 97, (2, 40))
 
 
 def attention(**fields):
-    return lambda config: map_stacks(config, lambda text: blocks(text, lambda own: dataclasses.replace(own, **fields)))
+    return lambda config: map_stacks(
+        config, lambda text: blocks(text, lambda item: dataclasses.replace(item, **fields))
+    )
 
 
 def blocks(text, change):
@@ -27,7 +29,9 @@ def blocks(text, change):
 
 
 def window_less_one(config):
-    return blocks(config, lambda own: own if own.window is None else dataclasses.replace(own, window=own.window - 1))
+    return blocks(
+        config, lambda item: item if item.window is None else dataclasses.replace(item, window=item.window - 1)
+    )
 
 
 def layers(**fields):
@@ -38,7 +42,7 @@ def layers(**fields):
 
 def one_encoding(config):
     last = config.layers[-1].attention.pe
-    return blocks(config, lambda own: dataclasses.replace(own, pe=last))
+    return blocks(config, lambda item: dataclasses.replace(item, pe=last))
 
 
 def experts(**fields):

@@ -30,16 +30,16 @@ def test_old_keys_and_new_ones_say_the_same():
 
 
 def test_the_defaults_are_those_of_the_architecture():
-    found = blocks()
-    assert bases(found) == [160000.0, 10000.0, 10000.0, 160000.0]
-    assert [block.attention.window for block in found] == [None, 65, 65, None]
-    assert [block.bare for block in found] == [True, False, False, False]
-    assert not found[0].norm.bias
+    result = blocks()
+    assert bases(result) == [160000.0, 10000.0, 10000.0, 160000.0]
+    assert [block.attention.window for block in result] == [None, 65, 65, None]
+    assert [block.bare for block in result] == [True, False, False, False]
+    assert not result[0].norm.bias
 
 
 def test_scaling_is_for_the_layers_of_both_types():
-    found = blocks(rope_scaling={"rope_type": "linear", "factor": 4.0})
-    assert {str(layer.attention.pe.extend) for layer in found} == {"linear(factor=4.0)"}
+    result = blocks(rope_scaling={"rope_type": "linear", "factor": 4.0})
+    assert {str(layer.attention.pe.extend) for layer in result} == {"linear(factor=4.0)"}
 
 
 def test_a_base_for_all_layers_is_refused():

@@ -25,8 +25,8 @@ def test_every_file_is_accepted_or_refused_as_before(capsys):
         main([str(FOLDER)])
     assert stopped.value.code == 1
     *lines, total = capsys.readouterr().out.splitlines()
-    found = dict(line.removeprefix(f"{FOLDER}/").split(" Known: ")[0].split(": ", 1) for line in lines)
-    assert found == VERDICTS
+    result = dict(line.removeprefix(f"{FOLDER}/").split(" Known: ")[0].split(": ", 1) for line in lines)
+    assert result == VERDICTS
     accepted = sum(verdict.startswith("accepted: ") for verdict in VERDICTS.values())
     assert total == f"{accepted} accepted, {len(VERDICTS) - accepted} refused"
 

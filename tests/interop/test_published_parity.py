@@ -33,16 +33,16 @@ def theirs(keys: dict, kind: str, length: int):
     config = config.get_text_config()
     module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
     rotary = next(
-        one for name, one in vars(module).items()
-        if name.endswith("RotaryEmbedding") and "Vision" not in name and one.__module__ == module.__name__
+        item for name, item in vars(module).items()
+        if name.endswith("RotaryEmbedding") and "Vision" not in name and item.__module__ == module.__name__
     )(config)  # fmt: skip
     prefix = f"{kind}_" if hasattr(rotary, f"{kind}_inv_freq") else ""
-    found, factor = getattr(rotary, f"{prefix}inv_freq"), getattr(rotary, f"{prefix}attention_scaling")
+    result, factor = getattr(rotary, f"{prefix}inv_freq"), getattr(rotary, f"{prefix}attention_scaling")
     rope = config.rope_parameters[kind] if prefix else config.rope_parameters
     if rope["rope_type"] in ("longrope", "dynamic"):
         compute = peer("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS[rope["rope_type"]]
-        found, factor = compute(config, "cpu", seq_len=length)
-    return found.double().numpy(), factor
+        result, factor = compute(config, "cpu", seq_len=length)
+    return result.double().numpy(), factor
 
 
 @pytest.mark.parametrize("file", ACCEPTED)
@@ -50,13 +50,13 @@ def test_frequencies_and_attention_factors_are_those_of_transformers(file):
     keys = json.loads((FOLDER / file).read_text())
     compared = 0
     for stack in stacks(read_config(keys)).values():
-        for own in dict.fromkeys(layer.attention for layer in stack.layers):
-            if getattr(own.pe, "name", "") != "rope":
+        for reference in dict.fromkeys(layer.attention for layer in stack.layers):
+            if getattr(reference.pe, "name", "") != "rope":
                 continue
-            kind = LAYER_TYPES[own.window is not None]
+            kind = LAYER_TYPES[reference.window is not None]
             for length in (stack.length, 64):
                 expected, factor = theirs(keys, kind, length)
-                ours, scale = frequencies(own.pe, own.head_dim, stack.length, length)
+                ours, scale = frequencies(reference.pe, reference.head_dim, stack.length, length)
                 np.testing.assert_allclose(ours, expected, rtol=1e-6)
                 np.testing.assert_allclose(scale, factor, rtol=1e-6)
                 compared += 1

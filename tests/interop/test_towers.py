@@ -54,9 +54,9 @@ def test_sections_of_positions_are_alike_in_a_text():
     assert {str(layer.attention.pe) for layer in qwen.layers} == {"rope(base=1000000.0, pairing='half')"}
     said = {"rope_theta": 5e5, "rope_type": "default", "mrope_section": [16, 24, 24]}
     nested = {"model_type": "qwen2_5_vl", "text_config": {"model_type": "qwen2_5_vl_text", "rope_parameters": said}}
-    found = read_config(nested)
-    assert str(found.layers[0].attention.pe) == "rope(base=500000.0, pairing='half')"
-    assert (found.width, len(found.layers), found.layers[0].attention.kv_heads) == (8192, 80, 8)
+    result = read_config(nested)
+    assert str(result.layers[0].attention.pe) == "rope(base=500000.0, pairing='half')"
+    assert (result.width, len(result.layers), result.layers[0].attention.kv_heads) == (8192, 80, 8)
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_a_tower_is_the_text_model(text, head, tmp_path, capsys):
     folder = write(tmp_path / "a")
     alone, _ = load(folder)
     new = {"model": text.removesuffix("."), "lm_head": head.removesuffix(".")}
-    values = {".".join((new[name.split(".")[0]], *name.split(".")[1:])): one for name, one in tensors(folder).items()}
+    values = {".".join((new[name.split(".")[0]], *name.split(".")[1:])): item for name, item in tensors(folder).items()}
     seen = {f"vision_tower.layers.{n}.weight": np.full((2, 3), np.nan, np.float32) for n in range(21)}
     (folder / "config.json").write_text(json.dumps({**LLAVA, "text_config": CONFIGS["llama"]}))
     rewrite(folder, {**values, **seen})

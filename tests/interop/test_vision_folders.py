@@ -59,13 +59,13 @@ def test_a_token_takes_its_row_and_gives_it_back(dtype, name, tmp_path):
     kind, rows = name, 2 if name == "deit" else 1
     names = [f"{kind}.embeddings.{token}_token" for token in ("cls", "distillation")[:rows]]
     table = f"{kind}.embeddings.position_embeddings"
-    for one in (*names, table):
-        values[one] = draw.normal(size=values[one].shape).astype(values[one].dtype)
+    for item in (*names, table):
+        values[item] = draw.normal(size=values[item].shape).astype(values[item].dtype)
     folder = rewrite(tmp_path / "new", values)
     model, source = load(folder)
-    for token, one, row in zip((model.cls, model.registers), names, range(rows), strict=False):
-        both = values[one][0].astype(np.float32) + values[table][0, row].astype(np.float32)
-        np.testing.assert_array_equal(token[...], both)
+    for token, item, row in zip((model.cls, model.registers), names, range(rows), strict=False):
+        summed = values[item][0].astype(np.float32) + values[table][0, row].astype(np.float32)
+        np.testing.assert_array_equal(token[...], summed)
     np.testing.assert_array_equal(source.carried[table], values[table][:, :rows])
     save(model, tmp_path / "same", source)
     assert same_bytes(folder, tmp_path / "same")
@@ -91,8 +91,8 @@ def test_the_file_decides_which_heads_there_are(tmp_path):
     assert model.config.distilled
     images = images_of(24, 24)
     states = see(model, images, states=True)
-    both = dense(model.head, states[:, 0]) / 2 + dense(model.distilled_head, states[:, 1]) / 2
-    np.testing.assert_allclose(see(model, images), both, atol=1e-5)
+    logits = dense(model.head, states[:, 0]) / 2 + dense(model.distilled_head, states[:, 1]) / 2
+    np.testing.assert_allclose(see(model, images), logits, atol=1e-5)
     values = {name: value for name, value in tensors(folder).items() if "distillation_c" not in name}
     one = {name.replace("cls_classifier", "classifier"): value for name, value in values.items()}
     plain, source = load(rewrite(folder, one))
@@ -110,8 +110,8 @@ def test_dinov2_classifies_cls_and_the_mean_of_the_patches(tmp_path):
     model, _ = load(write(tmp_path / "a", "dinov2, classes"))
     images = images_of(20, 28)
     states = see(model, images, states=True)
-    both = np.concatenate([states[:, 0], states[:, 1:].mean(1)], axis=-1)
-    np.testing.assert_allclose(see(model, images), dense(model.head, both), atol=1e-5)
+    features = np.concatenate([states[:, 0], states[:, 1:].mean(1)], axis=-1)
+    np.testing.assert_allclose(see(model, images), dense(model.head, features), atol=1e-5)
 
 
 def test_names_may_lack_the_prefix_and_what_is_not_computed_is_carried(tmp_path):

@@ -41,8 +41,8 @@ def patches_of(t, name, image, patch):
     """Convolve by hand: the patch at row r and column c, in raster order."""
     kernel, rows, columns = t[f"{name}.weight"], image.shape[0] // patch, image.shape[1] // patch
     cut = lambda r, c: image[r * patch : (r + 1) * patch, c * patch : (c + 1) * patch]
-    found = [np.einsum("yxc,ocyx->o", cut(r, c), kernel) for r in range(rows) for c in range(columns)]
-    return np.stack(found) + t[f"{name}.bias"]
+    result = [np.einsum("yxc,ocyx->o", cut(r, c), kernel) for r in range(rows) for c in range(columns)]
+    return np.stack(result) + t[f"{name}.bias"]
 
 
 def bicubic(old: int, new: int) -> np.ndarray:
@@ -80,8 +80,8 @@ def vit(t, image, resize, *, patch=2, side=3, heads=2):
 def turned(x, angles, narrow=lambda x: x):
     """Rotate channels c and c + D/2 of the patches of (T, heads, D), as DINOv3 does; `narrow` rounds its operands."""
     prefix, angles = len(x) - len(angles), np.tile(angles, 2)[:, None]
-    cos, sin = (narrow(np.concatenate([np.full((prefix, *f.shape[1:]), one), f]))
-                for one, f in ((1.0, np.cos(angles)), (0.0, np.sin(angles))))  # fmt: skip
+    cos, sin = (narrow(np.concatenate([np.full((prefix, *f.shape[1:]), item), f]))
+                for item, f in ((1.0, np.cos(angles)), (0.0, np.sin(angles))))  # fmt: skip
     x, half = narrow(x), x.shape[-1] // 2
     return x * cos + narrow(np.concatenate([-x[..., half:], x[..., :half]], axis=-1)) * sin
 
@@ -118,8 +118,8 @@ def rope_vit(t, image, *, patch=2, heads=2):
 
     def turned_pairs(x):
         x = x.reshape(len(x), heads, -1, 2)
-        both = (x[..., 0] + 1j * x[..., 1]) * turn
-        return np.stack([both.real, both.imag], axis=-1).reshape(len(x), -1)
+        turned = (x[..., 0] + 1j * x[..., 1]) * turn
+        return np.stack([turned.real, turned.imag], axis=-1).reshape(len(x), -1)
 
     x = x + t[f"{at}gamma_1"] * dense(t, f"{at}attn.proj", attended(turned_pairs(q), turned_pairs(k), v, heads))
     y = gelu(dense(t, f"{at}mlp.fc1", norm(t, f"{at}norm2", x, 1e-6)))
@@ -160,9 +160,9 @@ def by_hand_vit(tmp_path_factory):
         "vit.embeddings.patch_embeddings.projection": (16, 3, 2, 2),
     }  # fmt: skip
     norms = (f"{at}layernorm_before", f"{at}layernorm_after", "vit.layernorm")
-    whole = {"vit.embeddings.cls_token": (1, 1, 16), "vit.embeddings.position_embeddings": (1, 10, 16)}
+    shapes = {"vit.embeddings.cls_token": (1, 1, 16), "vit.embeddings.position_embeddings": (1, 10, 16)}
     labels = {"id2label": {"0": "a", "1": "b", "2": "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
-    return folder, by_hand(folder, {"model_type": "vit", **TINY, **labels}, linear, norms, whole)
+    return folder, by_hand(folder, {"model_type": "vit", **TINY, **labels}, linear, norms, shapes)
 
 
 @pytest.mark.parametrize("size", [pytest.param((6, 6), marks=pytest.mark.slow), (10, 8)])
@@ -187,13 +187,13 @@ def test_a_dinov3_is_the_one_written_out_in_numpy(tmp_path):
         **square, f"{at}mlp.up_proj": (20, 16), f"{at}mlp.down_proj": (16, 20),
         "embeddings.patch_embeddings": (16, 3, 2, 2),
     }  # fmt: skip
-    whole = {
+    shapes = {
         "embeddings.cls_token": (1, 1, 16), "embeddings.mask_token": (1, 1, 16),
         "embeddings.register_tokens": (1, 2, 16), **{f"{at}layer_scale{n}.lambda1": (16,) for n in (1, 2)},
     }  # fmt: skip
     config = {"model_type": "dinov3_vit", **TINY, "num_register_tokens": 2}
     bare = (f"{at}attention.k_proj",)
-    values = by_hand(tmp_path / "a", config, linear, (f"{at}norm1", f"{at}norm2", "norm"), whole, bare)
+    values = by_hand(tmp_path / "a", config, linear, (f"{at}norm1", f"{at}norm2", "norm"), shapes, bare)
     model, source = load(tmp_path / "a")
     assert [*source.carried] == ["embeddings.mask_token"]
     images = images_of(8, 12)
@@ -211,8 +211,8 @@ def test_rope_vit_is_the_one_written_out_in_numpy_on_grids_of_as_many_patches(tm
     at = "blocks.0."
     linear = {f"{at}attn.qkv": (48, 16), f"{at}attn.proj": (16, 16), f"{at}mlp.fc1": (32, 16), f"{at}mlp.fc2": (16, 32),
               "head": (5, 16), "patch_embed.proj": (16, 3, 2, 2)}  # fmt: skip
-    whole = {"cls_token": (1, 1, 16), "rope.freqs": (2, 1, 2, 4), f"{at}gamma_1": (16,), f"{at}gamma_2": (16,)}
-    values = by_hand(tmp_path / "a", {"architecture": "mine"}, linear, (f"{at}norm1", f"{at}norm2", "norm"), whole)
+    shapes = {"cls_token": (1, 1, 16), "rope.freqs": (2, 1, 2, 4), f"{at}gamma_1": (16,), f"{at}gamma_2": (16,)}
+    values = by_hand(tmp_path / "a", {"architecture": "mine"}, linear, (f"{at}norm1", f"{at}norm2", "norm"), shapes)
     model, _ = load(tmp_path / "a", config=models.vit(6, 2, 3, 5, 16, 1, 2, mlp_ratio=2, layer_scale=1.0))
     for size in ((12, 6), (6, 12)):
         images = images_of(*size)

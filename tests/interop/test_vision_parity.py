@@ -94,10 +94,10 @@ def test_states_and_logits_are_those_of_transformers(name, folders):
     for size, (rows, columns) in GRIDS.items():
         images = images_of(4 * rows, 4 * columns)
         expected = theirs(peers_model, images)
-        found = see(ours, images)
-        assert found.shape == expected.shape
+        result = see(ours, images)
+        assert result.shape == expected.shape
         assert np.std(expected) > 0.1
-        largest[size] = np.max(np.abs(found - expected))
+        largest[size] = np.max(np.abs(result - expected))
         assert largest[size] < 1e-4 + 1e-7 * (rows * columns + ours.prefix), (size, largest[size])
     print(f"largest difference: {name}: " + ", ".join(f"{size} {value:.1e}" for size, value in largest.items()))
 

@@ -12,11 +12,11 @@ from pejax.interop import load, save, source_from_config
 def test_tensors_have_an_axis_of_heads_and_the_second_stream_is_carried(tmp_path):
     folder = write(tmp_path / "a", "xlnet", n_layer=1)
     values = tensors(folder)
-    own = "transformer.layer.0.rel_attn."
+    prefix = "transformer.layer.0.rel_attn."
     unused = {
         "transformer.mask_emb": np.ones((1, 1, 32), np.float32),
-        f"{own}r_s_bias": np.ones((4, 8), np.float32),
-        f"{own}seg_embed": np.ones((2, 4, 8), np.float32),
+        f"{prefix}r_s_bias": np.ones((4, 8), np.float32),
+        f"{prefix}seg_embed": np.ones((2, 4, 8), np.float32),
     }
     rewrite(folder, {**values, **unused})
     model, source = load(folder)
@@ -24,13 +24,13 @@ def test_tensors_have_an_axis_of_heads_and_the_second_stream_is_carried(tmp_path
     attention = model.stack.layers.blocks.attention
     columns = np.asarray(attention.qkv.kernel[...])[0].reshape(32, 4, 3, 8)
     for number, letter in enumerate("qkv"):
-        np.testing.assert_array_equal(columns[:, :, number], values[own + letter])
+        np.testing.assert_array_equal(columns[:, :, number], values[prefix + letter])
     back = np.einsum("hdc->chd", np.asarray(attention.out.kernel[...])[0].reshape(4, 8, 32))
-    np.testing.assert_array_equal(back, values[f"{own}o"])
+    np.testing.assert_array_equal(back, values[f"{prefix}o"])
     heads = attention.position["heads"]
-    np.testing.assert_array_equal(heads["u"][...][0], values[f"{own}r_w_bias"])
-    np.testing.assert_array_equal(heads["v"][...][0], values[f"{own}r_r_bias"])
-    np.testing.assert_array_equal(heads["w_r"][...][0], np.einsum("chd->hcd", values[f"{own}r"]))
+    np.testing.assert_array_equal(heads["u"][...][0], values[f"{prefix}r_w_bias"])
+    np.testing.assert_array_equal(heads["v"][...][0], values[f"{prefix}r_r_bias"])
+    np.testing.assert_array_equal(heads["w_r"][...][0], np.einsum("chd->hcd", values[f"{prefix}r"]))
     save(model, tmp_path / "b", source)
     assert (folder / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
 

@@ -58,12 +58,12 @@ def test_a_cut_cache_goes_on_like_the_full_forward_pass(kind):
 @pytest.mark.slow
 def test_examples_are_cut_at_slots_of_their_own():
     """What is between the end of a shorter example and the next slot is padding."""
-    model, kept = make("rope"), np.array([2, 3])
+    model, lengths = make("rope"), np.array([2, 3])
     _, cache = feed(model, IDS[:, :4], model.stack.empty_cache(2, SLOTS), after(0))
-    cache = cache.cut(jnp.asarray(kept))
+    cache = cache.cut(jnp.asarray(lengths))
     assert int(cache.used) == 3
-    logits, _ = feed(model, IDS[:, 4:8], cache, after(kept))
-    for row, count in enumerate(kept):
+    logits, _ = feed(model, IDS[:, 4:8], cache, after(lengths))
+    for row, count in enumerate(lengths):
         alone = model(jnp.concatenate([IDS[row : row + 1, :count], IDS[row : row + 1, 4:8]], axis=1))
         np.testing.assert_allclose(logits[row], alone[0, count:], atol=1e-4)
 

@@ -83,8 +83,8 @@ def attended(config: AttentionConfig, layer, x: np.ndarray) -> np.ndarray:
     columns = by(layer.qkv, x, keep).reshape(*x.shape[:2], h + 2, d)
     q, k, v = columns[:, :, :h], columns[:, :, h], columns[:, :, h + 1]
     logits = config.scale * np.einsum("bthd,bsd->bhts", q, k)
-    apart = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
-    seen = (apart >= 0) & (apart < (config.window or 99))
+    distances = np.arange(x.shape[1])[:, None] - np.arange(x.shape[1])
+    seen = (distances >= 0) & (distances < (config.window or 99))
     weights = np.exp(logits - logits.max(-1, keepdims=True)) * seen
     total = weights.sum(-1, keepdims=True)
     if config.sinks:
@@ -172,8 +172,8 @@ def test_a_layer_is_what_its_record_says(name):
 def test_biases_that_are_not_there_have_no_gradient():
     static, params = nnx.split(make(text(VARIANTS["some biases"])))
     slopes = jax.grad(lambda params: jnp.sum(jnp.sin(nnx.merge(static, params).states(IDS))))(params)
-    found = np.abs(slopes["stack"]["layers"]["blocks"]["attention"]["qkv"]["bias"][...][0]).reshape(5, 6).max(-1)
-    np.testing.assert_array_equal(found > 0, [True, True, True, False, True])
+    result = np.abs(slopes["stack"]["layers"]["blocks"]["attention"]["qkv"]["bias"][...][0]).reshape(5, 6).max(-1)
+    np.testing.assert_array_equal(result > 0, [True, True, True, False, True])
 
 
 @pytest.mark.slow
@@ -336,10 +336,10 @@ def test_states_are_those_that_the_head_reads():
 @pytest.mark.slow
 def test_heads_read_two_vectors_or_two_tokens():
     images = normal(2, 12, 8, 1)
-    both = picture(registers=2, classes=3, pool="cls_mean")
-    both.head.kernel[...] = normal(32, 3)
-    states = both.states(images)
-    close(both.head(jnp.concatenate([states[:, 0], states[:, 3:].mean(1)], axis=-1)), both(images))
+    config = picture(registers=2, classes=3, pool="cls_mean")
+    config.head.kernel[...] = normal(32, 3)
+    states = config.states(images)
+    close(config.head(jnp.concatenate([states[:, 0], states[:, 3:].mean(1)], axis=-1)), config(images))
     distilled = picture(registers=2, classes=3, distilled=True)
     distilled.head.kernel[...], distilled.distilled_head.kernel[...] = normal(16, 3), normal(16, 3, seed=1)
     states = distilled.states(images)
@@ -353,5 +353,5 @@ def test_centered_coordinates_are_those_of_the_image_at_hand():
     model, index = picture(coordinates="centered"), picture()
     assert float(jnp.abs(model.states(images) - index.states(images)).max()) > 1e-3
     at = 2 * np.pi * (2 * (np.stack(np.divmod(np.arange(9), 3), -1) + 0.5) / 3 - 1)
-    given = index.states(images, positions=jnp.asarray(at, jnp.float32))
-    close(model.states(images), given)
+    states = index.states(images, positions=jnp.asarray(at, jnp.float32))
+    close(model.states(images), states)

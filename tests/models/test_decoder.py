@@ -42,8 +42,8 @@ def test_every_encoding_of_the_sources_serves_text():
 @pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("rope",)))
 def test_no_gradient_comes_from_later_tokens(pe):
     static, params = nnx.split(make(pe=pe))
-    found = slopes(static, params, jax.random.normal(jax.random.key(0), (1, 7, 16)), 3)
-    size = np.abs(np.asarray(found[0])).max(axis=-1)
+    result = slopes(static, params, jax.random.normal(jax.random.key(0), (1, 7, 16)), 3)
+    size = np.abs(np.asarray(result[0])).max(axis=-1)
     assert (size[4:] == 0).all()
     assert (size[:4] > 1e-6).all()
 
@@ -76,7 +76,7 @@ def test_attention_gets_positions_only_where_tokens_are_not_in_order(given):
     model = make(pe="rope")
     jax.eval_shape(lambda: model(ids, execution=Watching(), **others.get(given, {})))
     assert seen
-    assert all(found == (given != "ids") for found in seen)
+    assert all(item == (given != "ids") for item in seen)
 
 
 @pytest.mark.slow
@@ -187,8 +187,8 @@ def test_calls_that_say_too_little_or_too_much_are_refused():
     raises(
         "extent must be one length, (B,) or (B, T) of q (2, 3, 4, 4), got (3,)", lambda: calling(extent=jnp.arange(3))
     )
-    both = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
-    raises("at most one of segment_ids, tokens, attention_mask may be given", lambda: model(ids_of(1, 3), **both))
+    options = {"segment_ids": jnp.ones((1, 3), jnp.int32), "tokens": here}
+    raises("at most one of segment_ids, tokens, attention_mask may be given", lambda: model(ids_of(1, 3), **options))
     raises("ids must be (B, T), both at least 1, got (1, 0)", lambda: model(jnp.zeros((1, 0), jnp.int32)))
     crossed = make_crossed(model)
     where = LayerContext({}, here, 3)

@@ -47,8 +47,8 @@ def test_before_training_it_returns_zeros_and_its_layers_change_nothing():
     patches = model.patch(images_to_patches(inputs()[0], 4))
     centered = patches - patches.mean(-1, keepdims=True)
     normed = centered / jnp.sqrt(jnp.mean(centered**2, -1, keepdims=True) + 1e-6)
-    wanted = patches_to_images(normed @ model.out.kernel[...], (2, 2), 4)
-    np.testing.assert_allclose(model(*inputs()), wanted, atol=1e-5)
+    expected = patches_to_images(normed @ model.out.kernel[...], (2, 2), 4)
+    np.testing.assert_allclose(model(*inputs()), expected, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -81,11 +81,11 @@ def test_a_layer_is_that_of_the_paper():
 @pytest.mark.slow
 def test_time_and_class_count_and_no_class_is_the_last_one():
     model, (images, time, labels) = make(), inputs()
-    found = model(images, time, labels)
-    assert float(jnp.abs(model(images, time + 0.05, labels) - found).max()) > 1e-3
-    assert float(jnp.abs(model(images, time, 2 - labels) - found).max()) > 1e-3
+    result = model(images, time, labels)
+    assert float(jnp.abs(model(images, time + 0.05, labels) - result).max()) > 1e-3
+    assert float(jnp.abs(model(images, time, 2 - labels) - result).max()) > 1e-3
     np.testing.assert_array_equal(model(images, time), model(images, time, jnp.full((2,), 3)))
-    np.testing.assert_allclose(model(images[1:], time[1:], labels[1:]), found[1:], atol=1e-5)
+    np.testing.assert_allclose(model(images[1:], time[1:], labels[1:]), result[1:], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -134,11 +134,11 @@ def test_many_devices_compute_as_one():
     model, batch = make(), inputs(batch=4)
     static, params = nnx.split(model)
     run = lambda execution: jax.jit(lambda params, *batch: nnx.merge(static, params)(*batch, execution=execution))
-    wanted = run(Execution())(params, *batch)
+    expected = run(Execution())(params, *batch)
     for sizes in ("data=2", "data=2,tensor=2", "fsdp=2", "sequence=2"):
         count = 4 if "," in sizes else 2
-        found = run(training_execution(make_mesh(count, sizes)))(params, *batch)
-        np.testing.assert_allclose(found, wanted, atol=2e-5)
+        result = run(training_execution(make_mesh(count, sizes)))(params, *batch)
+        np.testing.assert_allclose(result, expected, atol=2e-5)
 
 
 CLIP = {**TINY, "frames": 3, "width": 24}
@@ -159,25 +159,25 @@ def test_positions_of_patches_are_those_of_the_picture_frame_by_frame():
 @pytest.mark.parametrize("pe", ["none", "alibi", "rope"])
 def test_a_video_of_one_frame_is_the_picture(pe):
     """Also where its first frame is not that of the picture: what counts is the distance in time, which is 0."""
-    (images, *given), one = inputs(), make(frames=1, pe=pe)
-    picture = make(pe=pe)(images, *given)
-    np.testing.assert_allclose(one(images[:, None], *given)[:, 0], picture, atol=1e-5)
+    (images, *conditions), one = inputs(), make(frames=1, pe=pe)
+    picture = make(pe=pe)(images, *conditions)
+    np.testing.assert_allclose(one(images[:, None], *conditions)[:, 0], picture, atol=1e-5)
     if pe != "rope":
         later = frame_positions((1, 2, 2)) + jnp.array([5, 0, 0])
-        np.testing.assert_allclose(one(images[:, None], *given, positions=later)[:, 0], picture, atol=1e-5)
+        np.testing.assert_allclose(one(images[:, None], *conditions, positions=later)[:, 0], picture, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_frames_follow_their_positions_and_the_axes_are_frame_row_column():
-    model, (videos, *given) = make(**CLIP, pe="rope_axial"), clips()
-    found = model(videos, *given)
+    model, (videos, *conditions) = make(**CLIP, pe="rope_axial"), clips()
+    result = model(videos, *conditions)
     places = frame_positions((3, 2, 2)).reshape(3, 4, 3)
-    back = model(videos[:, ::-1], *given, positions=places[::-1].reshape(-1, 3))
-    np.testing.assert_allclose(back[:, ::-1], found, atol=1e-5)
-    assert float(jnp.abs(model(videos[:, ::-1], *given)[:, ::-1] - found).max()) > 1e-3, "time has a direction"
+    back = model(videos[:, ::-1], *conditions, positions=places[::-1].reshape(-1, 3))
+    np.testing.assert_allclose(back[:, ::-1], result, atol=1e-5)
+    assert float(jnp.abs(model(videos[:, ::-1], *conditions)[:, ::-1] - result).max()) > 1e-3, "time has a direction"
     turned = jnp.swapaxes(videos, 2, 3)
-    by_column = model(turned, *given)
-    assert float(jnp.abs(jnp.swapaxes(by_column, 2, 3) - found).max()) > 1e-3, "rows are not columns"
+    by_column = model(turned, *conditions)
+    assert float(jnp.abs(jnp.swapaxes(by_column, 2, 3) - result).max()) > 1e-3, "rows are not columns"
 
 
 @pytest.mark.slow
@@ -220,7 +220,7 @@ REFUSED = {
     ),
     "videos must have at least one frame, got shape (0, 8, 8)": lambda: jax.eval_shape(make(**CLIP), *clips(0)),
     "positions must be (12, 3) or (2, 12, 3), got (4, 2)": lambda: jax.eval_shape(
-        lambda *given: make(**CLIP)(*given, positions=frame_positions((2, 2))), *clips()
+        lambda *inputs: make(**CLIP)(*inputs, positions=frame_positions((2, 2))), *clips()
     ),
     "frames must be at least 0, got -1": lambda: dit(frames=-1),
     "must have channels=1": lambda: jax.eval_shape(make(), *inputs()[:0], jnp.zeros((1, 8, 8, 2)), jnp.zeros((1,))),

@@ -93,7 +93,7 @@ SELDOM = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pe", "cross"), [pytest.param(*both, marks=() if i < 1 else pytest.mark.slow) for i, both in enumerate(OFTEN)]
+    ("pe", "cross"), [pytest.param(*case, marks=() if i < 1 else pytest.mark.slow) for i, case in enumerate(OFTEN)]
 )
 def test_cached_and_padded_is_whole_and_not(pe, cross):
     _, static, params = made(pe=pe, cross=cross)
@@ -130,8 +130,8 @@ def test_bfloat16_is_near_float32():
         alone_and_cached(*made(pe="rope", cross="unified", dtype=dtype)[1:]) for dtype in ("float32", "bfloat16")
     )
     assert narrow[0].dtype == jnp.float32
-    for one, other in zip(wide, narrow, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=0.1)
+    for item, other in zip(wide, narrow, strict=True):
+        np.testing.assert_allclose(item, other, rtol=0, atol=0.1)
     assert float(jnp.abs(wide[0] - narrow[0]).max()) > 1e-4
 
 
@@ -184,8 +184,8 @@ def test_one_layer_is_what_the_policy_says(pe, cross):
     states, x = jnp.asarray(K_IN, jnp.float32), jnp.asarray(Q_IN, jnp.float32)
     encoded = EncoderOutput(states, TokenPositions(jnp.arange(3, dtype=jnp.int32), segment_ids=segments), 3)
     memory = model.cross_context(encoded, TokenPositions(jnp.arange(3, dtype=jnp.int32)), 3)
-    found = layer(x, memory, layer.keys_values(states))
-    np.testing.assert_allclose(found, oracle(layer, K_IN, Q_IN, lengths, pe, cross), rtol=1e-5, atol=1e-5)
+    result = layer(x, memory, layer.keys_values(states))
+    np.testing.assert_allclose(result, oracle(layer, K_IN, Q_IN, lengths, pe, cross), rtol=1e-5, atol=1e-5)
 
 
 @functools.partial(quickly, static_argnums=0)
@@ -268,10 +268,10 @@ def test_answers_are_the_likeliest_tokens_until_the_end():
     likeliest = target[:, 1:].tolist()
     stop = likeliest[0][1]
     ends = [row.index(stop) if stop in row else 5 for row in likeliest]
-    wanted = [[*row[:end], *[stop] * (5 - end)] for row, end in zip(likeliest, ends, strict=True)]
+    expected = [[*row[:end], *[stop] * (5 - end)] for row, end in zip(likeliest, ends, strict=True)]
     answers = generate_answers(nnx.merge(static, params), SOURCE, SEGMENTS, 5, start=3, stop=stop)
-    np.testing.assert_array_equal(answers, wanted)
-    assert wanted[0] != likeliest[0]
+    np.testing.assert_array_equal(answers, expected)
+    assert expected[0] != likeliest[0]
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ def f64(variable) -> np.ndarray:
 
 def of_one(config: MoEConfig, module, e: int, x: np.ndarray) -> np.ndarray:
     """Return what expert e makes of one token."""
-    own = slice(e * HIDDEN, (e + 1) * HIDDEN)
-    by = lambda layer: x @ f64(layer.kernel)[:, own] + (0.0 if layer.bias is None else f64(layer.bias)[own])
+    columns = slice(e * HIDDEN, (e + 1) * HIDDEN)
+    by = lambda layer: x @ f64(layer.kernel)[:, columns] + (0.0 if layer.bias is None else f64(layer.bias)[columns])
     up, gate = by(module.up), None if module.gate is None else by(module.gate)
     if config.mlp.activation == "clamped_swiglu":
         gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
@@ -65,7 +65,7 @@ def of_one(config: MoEConfig, module, e: int, x: np.ndarray) -> np.ndarray:
         inner = gate / (1 + np.exp(-gate)) * up
     else:
         inner = np.maximum(up, 0)
-    out = inner @ f64(module.down.kernel)[own]
+    out = inner @ f64(module.down.kernel)[columns]
     return out if module.down_bias is None else out + f64(module.down_bias)[e]
 
 
@@ -146,8 +146,8 @@ def test_a_decoder_of_experts_generates():
     model = draw(Decoder(TransformerConfig(11, WIDTH, 16, (block,)), rngs=nnx.Rngs(0)))
     prompt = jnp.asarray([[1, 2, 3]])
     answer = generate(model, prompt, 4)
-    whole = jnp.concatenate([prompt, answer], axis=1)
-    logits = jax.jit(lambda ids: model(ids))(whole)
+    text = jnp.concatenate([prompt, answer], axis=1)
+    logits = jax.jit(lambda ids: model(ids))(text)
     np.testing.assert_array_equal(answer, jnp.argmax(logits[:, 2:-1], axis=-1))
 
 

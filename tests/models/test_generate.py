@@ -37,7 +37,7 @@ EXTENDED = [
 
 def one_quick(number: int) -> list:
     """Return all extensions, of which every run has one; the rest is slow."""
-    return [pytest.param(*both, marks=() if n == number else pytest.mark.slow) for n, both in enumerate(EXTENDED)]
+    return [pytest.param(*case, marks=() if n == number else pytest.mark.slow) for n, case in enumerate(EXTENDED)]
 
 
 def full_segments(segments, count):
@@ -52,10 +52,10 @@ def close(actual, expected) -> None:
 @pytest.mark.parametrize("pe", mostly_slow(TEXT_ENCODINGS, ("t5",)))
 def test_cached_decoding_is_the_full_forward_pass(pe):
     model, prompts = make(pe=pe), ids_of(3, 6)
-    new, found = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
+    new, result = generate(model, prompts, 3, segment_ids=SEGMENTS, return_logits=True)
     ids = jnp.concatenate([prompts, new], axis=1)
     expected = logits(model, ids[:, :-1], full_segments(SEGMENTS, 2))[:, 5:]
-    close(found, expected)
+    close(result, expected)
     np.testing.assert_array_equal(new, jnp.argmax(expected, -1))
 
 
@@ -63,24 +63,24 @@ def test_cached_decoding_is_the_full_forward_pass(pe):
 @pytest.mark.parametrize(("pe", "extend"), one_quick(1), ids=str)
 def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="recompute")
+    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="recompute")
     ids = jnp.concatenate([prompts, new], axis=1)
     for row, start in enumerate((0, 1, 2)):
         own = jnp.pad(ids[row, start:-1], (0, start))[None]
         for n in range(4):
             length = 3 + n - start
             whole = logits(model, own, (jnp.arange(6) < length).astype(jnp.int32)[None], extent=jnp.asarray(length))
-            close(found[row, n], whole[0, length - 1])
+            close(result[row, n], whole[0, length - 1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, found = generate(model, prompts, 4, segment_ids=segments, return_logits=True)
+    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True)
     ids = jnp.concatenate([prompts, new], axis=1)
-    close(found[0], rows_oracle(model, ids[0, :6])[2:])
-    close(found[1], rows_oracle(model, ids[1, 1:6])[1:])
+    close(result[0], rows_oracle(model, ids[0, :6])[2:])
+    close(result[1], rows_oracle(model, ids[1, 1:6])[1:])
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_several_stop_tokens_of_any_integer_kind(kind):
     free = np.asarray(generate(model, prompts, 6))
     stop = [int(free[0, 2]), int(free[1, 4])]
     for row, until in zip(np.asarray(generate(model, prompts, 6, stop=kind(stop))), free, strict=True):
-        end = next((n for n, one in enumerate(until) if one in stop), 5)
+        end = next((n for n, item in enumerate(until) if item in stop), 5)
         np.testing.assert_array_equal(row[: end + 1], until[: end + 1])
         assert (row[end:] == until[end]).all() or end == 5
 
@@ -130,10 +130,10 @@ def test_one_stop_token_of_any_integer_kind():
 @pytest.mark.slow
 def test_a_stream_ends_where_every_row_has_stopped():
     model, prompts = make(), ids_of(3, 5)
-    whole = np.asarray(generate(model, prompts, 8))
-    stop = sorted({int(row[n]) for n, row in enumerate(whole)})
+    ids = np.asarray(generate(model, prompts, 8))
+    stop = sorted({int(row[n]) for n, row in enumerate(ids)})
     filled = np.asarray(generate(model, prompts, 8, stop=stop))
-    ends = [next(n for n, one in enumerate(row) if one in stop) for row in whole]
+    ends = [next(n for n, item in enumerate(row) if item in stop) for row in ids]
     tokens = np.stack([*stream(model, prompts, 8, stop=stop)], axis=1)
     assert tokens.shape[1] == max(ends) + 1
     np.testing.assert_array_equal(tokens, filled[:, : tokens.shape[1]])
@@ -144,11 +144,11 @@ def test_a_stream_ends_where_every_row_has_stopped():
 def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe):
     model = make(pe=pe)
     prompts = [[1, 2, 3, 4, 5], (6,), np.asarray([7, 8, 9, 10, 0])]  # as long as the first: one program
-    new, found = generate(model, prompts, 4, return_logits=True)
+    new, result = generate(model, prompts, 4, return_logits=True)
     for row, prompt in enumerate(prompts):
         alone, expected = generate(model, [prompt], 4, return_logits=True)
         np.testing.assert_array_equal(new[row], alone[0])
-        close(found[row], expected[0])
+        close(result[row], expected[0])
 
 
 def test_text_is_refused_where_ids_belong():

@@ -40,19 +40,19 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_patterns_of_published_models(name):
-    layers, wanted = PUBLISHED[name]
-    found = patterns(tuple(layers))
-    assert " ".join(f"({''.join(pattern)})x{repeats}" for pattern, repeats in found) == wanted
-    assert "".join("".join(pattern) * repeats for pattern, repeats in found) == layers
+    layers, expected = PUBLISHED[name]
+    result = patterns(tuple(layers))
+    assert " ".join(f"({''.join(pattern)})x{repeats}" for pattern, repeats in result) == expected
+    assert "".join("".join(pattern) * repeats for pattern, repeats in result) == layers
 
 
 def test_any_list_of_layers_is_its_patterns():
     draw = np.random.default_rng(0)
     for _ in range(50):
         layers = tuple(draw.integers(0, 3, draw.integers(1, 20)).tolist())
-        found = patterns(layers)
-        assert sum((one.layers * one.repeats for one in found), ()) == layers
-        assert sum(len(one.layers) for one in found) <= len(layers)
+        result = patterns(layers)
+        assert sum((item.layers * item.repeats for item in result), ()) == layers
+        assert sum(len(item.layers) for item in result) <= len(layers)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,10 @@ def test_layers_over_devices_without_communication_are_those_of_one():
 def test_generation_with_a_cache_is_a_full_pass_over_the_text(pe):
     model = mixed(pe, length=6)
     policy = "recompute" if "ntk" in pe else "stepwise"
-    new, found = generate(model, IDS[:, :5], 4, return_logits=True, policy=policy)
+    new, result = generate(model, IDS[:, :5], 4, return_logits=True, policy=policy)
     for n in range(4):
         ids = jnp.concatenate([IDS[:, :5], new[:, :n]], axis=1)
-        close(found[:, n], forward(model, ids)[:, -1], 2e-4)
+        close(result[:, n], forward(model, ids)[:, -1], 2e-4)
 
 
 @pytest.mark.slow
@@ -205,9 +205,9 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     model = drawn(lambda: ViT(config, rngs=nnx.Rngs(0)))
     assert model.layers.rates == (0.0, 0.125, 0.25, 0.375, 0.5)
     images = normal(3, 12, 12, 1)
-    kept = forward(model, images, train=True, key=jax.random.key(3))
-    assert np.isfinite(kept).all()
-    assert float(jnp.abs(kept - forward(model, images)).max()) > 1e-3
+    dropped = forward(model, images, train=True, key=jax.random.key(3))
+    assert np.isfinite(dropped).all()
+    assert float(jnp.abs(dropped - forward(model, images)).max()) > 1e-3
     bodies = model.layers.bodies
     depth = dict.fromkeys(range(5))
     for body in bodies:

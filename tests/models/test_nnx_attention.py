@@ -161,14 +161,14 @@ def test_a_step_adapts_to_how_far_it_has_come_and_not_to_the_size_of_the_cache(e
         with module.at(step, jnp.arange(32)):
             return module(q[:, 6:7], cache, cache, mask=mask)
 
-    told = attention_fn(encoding, {}, positions=step, k_positions=jnp.arange(32), extent=7)(
+    printed = attention_fn(encoding, {}, positions=step, k_positions=jnp.arange(32), extent=7)(
         q[:, 6:7], cache, cache, mask=mask
     )
-    np.testing.assert_allclose(run(module, step), told, atol=1e-6)
-    whole = attention_fn(encoding, {}, positions=jnp.arange(7), extent=7, causal=True)(
+    np.testing.assert_allclose(run(module, step), printed, atol=1e-6)
+    output = attention_fn(encoding, {}, positions=jnp.arange(7), extent=7, causal=True)(
         q[:, :7], cache[:, :7], cache[:, :7]
     )
-    np.testing.assert_allclose(told, whole[:, 6:], atol=1e-5)
+    np.testing.assert_allclose(printed, output[:, 6:], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -185,8 +185,8 @@ def test_a_step_of_a_schedule_reaches_the_encoding_and_one_program_has_all_steps
 
     for step in (0.0, 0.5, 1.0):
         divided = 4.0**step
-        wanted = make_encoding("rope", encoding.dims, f"linear(factor={divided})")
-        np.testing.assert_allclose(run(module, step), attend(wanted, q, k, k), atol=1e-5)
+        expected = make_encoding("rope", encoding.dims, f"linear(factor={divided})")
+        np.testing.assert_allclose(run(module, step), attend(expected, q, k, k), atol=1e-5)
     assert len(traces) == 1
 
 
@@ -234,9 +234,9 @@ def test_positions_that_a_compiled_call_does_not_read_are_refused():
     for _ in range(2):
         with at():
             np.testing.assert_allclose(passed(layer, x), want, atol=1e-5)
-    for kept in (global_, cached):
+    for holder in (global_, cached):
         with pytest.raises(RuntimeError, match="got a block in which nothing has read them"), at():
-            kept(x)
+            holder(x)
     np.testing.assert_allclose(passed(layer, x), trained[0], atol=1e-6)
 
 
@@ -251,8 +251,8 @@ def test_one_table_may_serve_all_layers():
     assert len(jax.tree.leaves(nnx.state(nnx.List([first, separate])))) == 2
     x = draw_tokens().reshape(2, 8, 2, 8)
     gradients = nnx.grad(lambda stack: sum(jnp.square(layer(x, x, x)).sum() for layer in stack))(stack)
-    both, alone = jax.tree.leaves(gradients), jax.tree.leaves(nnx.grad(lambda m: jnp.square(m(x, x, x)).sum())(first))
-    np.testing.assert_allclose(both[0], 2 * alone[0], rtol=1e-4, atol=1e-6)
+    leaves, alone = jax.tree.leaves(gradients), jax.tree.leaves(nnx.grad(lambda m: jnp.square(m(x, x, x)).sum())(first))
+    np.testing.assert_allclose(leaves[0], 2 * alone[0], rtol=1e-4, atol=1e-6)
 
 
 def test_an_embedded_encoding_must_be_said_to_be_embedded():

@@ -48,10 +48,10 @@ def close(actual, expected) -> None:
 def check_oracle(model, first, renumber, prompt) -> None:
     """Compare the logits of a generation with the loop over kept keys."""
     options = {"window": WINDOW, "first": first, "renumber": renumber, "return_logits": True}
-    new, found = generate(model, ids_of(1, prompt), COUNT - prompt, **options)
+    new, result = generate(model, ids_of(1, prompt), COUNT - prompt, **options)
     ids = jnp.concatenate([ids_of(1, prompt), new], axis=1)[0, :-1]
     expected = rows_oracle(model, ids, lambda i: kept(i, first, renumber))
-    close(found[0], expected[prompt - 1 :])
+    close(result[0], expected[prompt - 1 :])
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_it_is_dense_attention_over_the_kept_keys(pe, renumber):
 
 
 @pytest.mark.parametrize("renumber", [True, False])
-@pytest.mark.parametrize(("pe", "extend"), [pytest.param(*one, marks=pytest.mark.slow) for one in EXTENDED], ids=str)
+@pytest.mark.parametrize(("pe", "extend"), [pytest.param(*item, marks=pytest.mark.slow) for item in EXTENDED], ids=str)
 def test_it_is_dense_attention_with_the_parameters_of_the_length_that_it_counts(pe, extend, renumber):
     check_oracle(make(pe=pe, extend=extend, length=4), FIRST, renumber, prompt=7)
 
@@ -100,16 +100,16 @@ def test_a_block_of_tokens_is_one_token_at_a_time(size, renumber):
         return model.cached(block, cache, tokens=tokens, extent=1)
 
     def by(size):
-        cache, found = model.stack.empty_cache(2, rolling), []
+        cache, result = model.stack.empty_cache(2, rolling), []
         for start in range(0, 11, size):
             logits, cache = run(cache, start, ids[:, start : start + size])
-            found.append(logits)
-        return jnp.concatenate(found, axis=1), cache
+            result.append(logits)
+        return jnp.concatenate(result, axis=1), cache
 
     (logits, cache), (expected, slots) = by(size), by(1)
     close(logits, expected)
-    for one, other in zip(jax.tree.leaves(cache), jax.tree.leaves(slots), strict=True):
-        close(one, other)
+    for item, other in zip(jax.tree.leaves(cache), jax.tree.leaves(slots), strict=True):
+        close(item, other)
     assert cache.tokens.positions.shape == (2, FIRST + WINDOW)
     assert {leaf.shape[2] for layer in cache.layers for leaf in jax.tree.leaves(layer)} == {FIRST + WINDOW}
 
@@ -120,18 +120,18 @@ def test_prompts_of_unequal_lengths_are_answered_as_each_alone(pe, monkeypatch):
     monkeypatch.setattr(steps, "BLOCK", 2)
     model, options = make(pe=pe, length=12), {"window": WINDOW, "first": FIRST, "return_logits": True}
     prompts = [ids_of(n, seed=n) for n in (12, 3)]
-    new, found = generate(model, prompts, 6, **options)
+    new, result = generate(model, prompts, 6, **options)
     for row, prompt in enumerate(prompts):
         alone, expected = generate(model, [prompt], 6, **options)
         np.testing.assert_array_equal(new[row], alone[0])
-        close(found[row], expected[0])
+        close(result[row], expected[0])
 
 
 @pytest.mark.slow
 def test_only_the_last_document_of_a_packed_prompt_is_kept():
     model, ids, options = make(), ids_of(1, 9), {"window": WINDOW, "first": FIRST, "return_logits": True}
-    _, found = generate(model, ids, 4, segment_ids=jnp.asarray([[1] * 4 + [2] * 5]), **options)
-    close(found, generate(model, ids[:, 4:], 4, **options)[1])
+    _, result = generate(model, ids, 4, segment_ids=jnp.asarray([[1] * 4 + [2] * 5]), **options)
+    close(result, generate(model, ids[:, 4:], 4, **options)[1])
 
 
 @pytest.mark.slow
@@ -150,9 +150,9 @@ def test_layers_with_windows_of_their_own():
         for layer, window in zip(model.config.layers, (2, None), strict=True)
     )
     mixed = of_config(dataclasses.replace(model.config, layers=layers))
-    _, found = generate(mixed, ids_of(1, 8), 4, window=5, return_logits=True)
+    _, result = generate(mixed, ids_of(1, 8), 4, window=5, return_logits=True)
     _, own = generate(mixed, ids_of(1, 8), 4, window=5, renumber=False, return_logits=True)
-    close(found, own)
+    close(result, own)
 
 
 @pytest.mark.slow

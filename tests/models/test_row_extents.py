@@ -84,8 +84,8 @@ def at_places(array: jax.Array) -> jax.Array:
 
 def check_law(pe: str, extend: str) -> None:
     model, ids = tiny(pe, extend), ids_of(len(SEGMENTS), ROW)
-    found = at_places(logits(model, ids, SEGMENTS))
-    np.testing.assert_allclose(found, alone(model, ids), rtol=1e-4, atol=2e-5)
+    result = at_places(logits(model, ids, SEGMENTS))
+    np.testing.assert_allclose(result, alone(model, ids), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize(("pe", "extend"), QUICK)
@@ -124,15 +124,15 @@ def test_a_mesh_changes_nothing(pe, extend, shape):
     expected = jax.tree.leaves(losses(params, Execution()))
     executions = [Execution(mesh, **split), *([Execution(mesh, **split, local=True)] if shape[0] == 4 else [])]
     for execution in executions:
-        for found, wanted in zip(jax.tree.leaves(losses(params, execution)), expected, strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-3)
+        for result, target in zip(jax.tree.leaves(losses(params, execution)), expected, strict=True):
+            np.testing.assert_allclose(result, target, rtol=2e-4, atol=2e-3)
 
 
 def test_without_padding_or_an_extension_that_follows_the_length_the_program_stays():
     ids = jax.ShapeDtypeStruct((2, ROW), jnp.int32)
 
     def program(model: Decoder, *arguments: str, **options) -> str:
-        call = lambda ids, *given: model.states(ids, **dict(zip(arguments, given, strict=True)), **options)
+        call = lambda ids, *arrays: model.states(ids, **dict(zip(arguments, arrays, strict=True)), **options)
         return str(jax.make_jaxpr(call)(ids, *(ids for _ in arguments)))
 
     for pair in QUICK:
@@ -158,8 +158,8 @@ def test_what_cannot_follow_each_row_is_refused_in_one_line():
     model, ids = make(pe="learned(method='bilinear')", extend="resize", layers=1, length=TRAINED), ids_of(4, ROW)
     refused = lambda call, *words: _refused(call, words)
     refused(lambda: logits(model, ids, SEGMENTS), "unless extent= is given", "'bilinear'")
-    told = jax.eval_shape(lambda ids: model(ids, segment_ids=SEGMENTS, extent=ROW), ids)
-    assert told.shape == (4, ROW, VOCAB)
+    output = jax.eval_shape(lambda ids: model(ids, segment_ids=SEGMENTS, extent=ROW), ids)
+    assert output.shape == (4, ROW, VOCAB)
     t5 = pejax.encodings.t5(DIMS, extend=pejax.extensions.pi())
     module, q = attention_module(t5, DIMS, nnx.Rngs(0)), jnp.ones((2, ROW, 2, 8))
 
@@ -193,8 +193,8 @@ class Compared(NamedTuple):
 def of_decoder(call: Callable[..., jax.Array]) -> Compared:
     """Documents in rows; `call` is `(model, ids, segments) -> logits`."""
     model, ids = tiny("rope", "yarn"), ids_of(len(SEGMENTS), ROW)
-    found = jax.jit(functools.partial(call, model), compiler_options=FAST)(ids, SEGMENTS)
-    return Compared(at_places(found), alone(model, ids))
+    result = jax.jit(functools.partial(call, model), compiler_options=FAST)(ids, SEGMENTS)
+    return Compared(at_places(result), alone(model, ids))
 
 
 def of_mask(padding: str, place: int) -> Compared:
@@ -208,8 +208,8 @@ def of_mask(padding: str, place: int) -> Compared:
 def unequal() -> Compared:
     """A short and a long document in a row."""
     model, ids = tiny("rope", "yarn"), ids_of(len(SEGMENTS), ROW)
-    found = logits(model, ids, SEGMENTS.at[2].set(jnp.asarray(ONE + [2] * (ROW - DOCUMENT))))
-    return Compared(found[PLACES[2]], alone(model, ids)[2])
+    result = logits(model, ids, SEGMENTS.at[2].set(jnp.asarray(ONE + [2] * (ROW - DOCUMENT))))
+    return Compared(result[PLACES[2]], alone(model, ids)[2])
 
 
 def seq2seq() -> EncoderDecoder:
@@ -227,25 +227,25 @@ def of_source() -> Compared:
     model, ids, segments = seq2seq(), ids_of(2, ROW), rows_of(PAD + ONE, WHOLE)
     padded = lambda ids: model(ids, ids, source_segments=segments, target_segments=segments)
     own = ids[:1, -DOCUMENT:]
-    found, expected = jax.jit(padded, compiler_options=FAST)(ids), jax.jit(lambda own: model(own, own))(own)
-    return Compared(found[0, -DOCUMENT:], expected[0])
+    result, expected = jax.jit(padded, compiler_options=FAST)(ids), jax.jit(lambda item: model(item, item))(own)
+    return Compared(result[0, -DOCUMENT:], expected[0])
 
 
 def of_generate(policy: str) -> Compared:
     """The logits of generated tokens, and those of the text so far in a call."""
     model, prompts = make(pe="rope", extend="yarn", layers=2, length=TRAINED), ids_of(2, DOCUMENT)
     padded = rows_of([0, *ONE[1:]], ONE)
-    new, found = generate(model, prompts, 3, segment_ids=padded, return_logits=True, policy=policy)
+    new, result = generate(model, prompts, 3, segment_ids=padded, return_logits=True, policy=policy)
     text = jnp.concatenate([prompts[:1, 1:], new[:1, :2]], axis=1)
     lengths = range(DOCUMENT - 1, DOCUMENT + 2)
-    return Compared(found[0], jnp.stack([logits(model, text[:, :n])[0, -1] for n in lengths]))
+    return Compared(result[0], jnp.stack([logits(model, text[:, :n])[0, -1] for n in lengths]))
 
 
 def of_answers() -> Compared:
     """The first tokens of a short and of a long answer to each of many sources."""
     model, source = seq2seq(), ids_of(64, DOCUMENT)
-    found, alone = (generate_answers(model, source, None, count)[:, :4] for count in (2 * ROW, 4))
-    return Compared(jax.nn.one_hot(found, VOCAB), jax.nn.one_hot(alone, VOCAB))
+    result, alone = (generate_answers(model, source, None, count)[:, :4] for count in (2 * ROW, 4))
+    return Compared(jax.nn.one_hot(result, VOCAB), jax.nn.one_hot(alone, VOCAB))
 
 
 DIMS = Dims(heads=2, head_dim=8, extent=TRAINED, causal=True)
@@ -256,18 +256,18 @@ def of_module() -> Compared:
     encoding = pejax.encodings.rope(DIMS, extend=pejax.extensions.yarn())
     module, q = attention_module(encoding, DIMS, nnx.Rngs(0)), jax.random.normal(jax.random.key(0), (2, ROW, 2, 8))
     with module.at(packed_positions(rows_of(PAD + ONE, WHOLE))):
-        found = module(q, q, q)
+        result = module(q, q, q)
     own = q[:1, -DOCUMENT:]
-    return Compared(found[0, -DOCUMENT:], attend(encoding, own, own, own)[0])
+    return Compared(result[0, -DOCUMENT:], attend(encoding, own, own, own)[0])
 
 
 def of_flax_mask() -> Compared:
     """A mask of Flax that hides padding on the right."""
     encoding = pejax.encodings.rope(DIMS, extend=pejax.extensions.yarn())
     q = jax.random.normal(jax.random.key(0), (1, ROW, 2, 8))
-    found = attention_fn(encoding)(q, q, q, mask=(jnp.arange(ROW) < DOCUMENT)[None, None, None])
+    result = attention_fn(encoding)(q, q, q, mask=(jnp.arange(ROW) < DOCUMENT)[None, None, None])
     own = q[:, :DOCUMENT]
-    return Compared(found[:, :DOCUMENT], attention_fn(encoding)(own, own, own))
+    return Compared(result[:, :DOCUMENT], attention_fn(encoding)(own, own, own))
 
 
 def of_pictures() -> Compared:
@@ -284,7 +284,7 @@ def with_tokens(model: Decoder, ids: jax.Array, segments: jax.Array) -> jax.Arra
 
 
 DOORS: dict[str, Callable[[], Compared]] = {
-    "`Decoder(segment_ids=)`": lambda: of_decoder(lambda model, *given: model(given[0], segment_ids=given[1])),
+    "`Decoder(segment_ids=)`": lambda: of_decoder(lambda model, *arrays: model(arrays[0], segment_ids=arrays[1])),
     "`Decoder(tokens=)`": lambda: of_decoder(with_tokens),
     "`Decoder(attention_mask=)`": lambda: of_mask("skipped", 0),
     '`padding="counted"`, padded on the right': lambda: of_mask("counted", 1),
@@ -316,8 +316,8 @@ def test_the_table_names_doors_that_exist():
 
 @pytest.mark.parametrize("door", [door if door in IN_EVERY_RUN else slow(door) for door in DOORS])
 def test_the_law_holds_at_every_door_that_is_no_exception(door):
-    found, expected = DOORS[door]()
+    result, expected = DOORS[door]()
     if door in exceptions():
-        assert float(jnp.abs(found - expected).max()) > 2e-4, "an exception that is none"
+        assert float(jnp.abs(result - expected).max()) > 2e-4, "an exception that is none"
         return
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=2e-5)

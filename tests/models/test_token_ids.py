@@ -37,10 +37,10 @@ SKIPPED = [[0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 0], [0, 1, 0, 2, 3, 4]]
 @pytest.mark.parametrize("causal", [True, False])
 def test_an_attention_mask_gives_the_positions_of_the_architecture(padding, positions, causal):
     model = padded(padding, pe="learned", causal=causal)
-    found, expected = model(IDS, attention_mask=MASK), at(model, positions)
+    result, expected = model(IDS, attention_mask=MASK), at(model, positions)
     seen = np.asarray(MASK, bool)
-    np.testing.assert_allclose(found[seen], expected[seen], atol=1e-6)
-    np.testing.assert_array_equal(model(IDS, attention_mask=MASK == 1), found)
+    np.testing.assert_allclose(result[seen], expected[seen], atol=1e-6)
+    np.testing.assert_array_equal(model(IDS, attention_mask=MASK == 1), result)
 
 
 @pytest.mark.slow
@@ -55,8 +55,8 @@ def test_ids_of_padding_count_nothing_whatever_the_mask_says():
     """As in RoBERTa: tokens of other ids that the mask hides are counted."""
     model, ids = padded(PAD, pe="learned"), IDS.at[0, 1].set(0)
     tokens = TokenPositions(jnp.asarray([[0, 0, 1, 2, 3, 4], *SKIPPED[1:]], jnp.int32), segment_ids=MASK)
-    found, expected = model(ids, attention_mask=MASK), model(ids, tokens=tokens)
-    np.testing.assert_allclose(found[np.asarray(MASK, bool)], expected[np.asarray(MASK, bool)], atol=1e-6)
+    result, expected = model(ids, attention_mask=MASK), model(ids, tokens=tokens)
+    np.testing.assert_allclose(result[np.asarray(MASK, bool)], expected[np.asarray(MASK, bool)], atol=1e-6)
     whole = IDS[:1, 2:]
     np.testing.assert_allclose(model(whole), at_start(model, whole), atol=1e-6)
 

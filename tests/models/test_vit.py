@@ -33,8 +33,8 @@ def serves_images(name: str) -> bool:
 
 
 def position_leaves(encoding) -> int:
-    both = lambda key: (encoding.init(key), encoding.init_layer(key))
-    return len(jax.tree.leaves(jax.eval_shape(both, jax.random.key(0))))
+    draw_params = lambda key: (encoding.init(key), encoding.init_layer(key))
+    return len(jax.tree.leaves(jax.eval_shape(draw_params, jax.random.key(0))))
 
 
 IMAGE_ENCODINGS = [name for name in ENCODINGS if serves_images(name)]
@@ -58,9 +58,9 @@ def make(**options) -> ViT:
 
 def start_positions(model: ViT) -> None:
     encoding, layers = model.encoding, len(model.config.layers)
-    both = lambda key: (encoding.init(key), jax.vmap(encoding.init_layer)(jax.random.split(key, layers)))
+    draw_params = lambda key: (encoding.init(key), jax.vmap(encoding.init_layer)(jax.random.split(key, layers)))
     if position_leaves(encoding):
-        drawn = jax.jit(both, compiler_options=FAST)(jax.random.key(0))
+        drawn = jax.jit(draw_params, compiler_options=FAST)(jax.random.key(0))
         variables = (model.position, model.layers.blocks.attention.position)
         is_variable = lambda node: isinstance(node, nnx.Variable)
         jax.tree.map(lambda variable, value: variable.set_value(value), variables, drawn, is_leaf=is_variable)
@@ -214,8 +214,8 @@ def test_grouped_heads_equal_key_and_value_heads_repeated():
         columns = getattr(grouped.layers.blocks.attention.qkv, name)[...]
         parts = columns.reshape(*columns.shape[:-1], 2, 4, 4)  # two key heads: two queries, key, value; D = 4
         q, kv = parts[..., :2, :].reshape(*columns.shape[:-1], 4, 1, 4), jnp.repeat(parts[..., 2:, :], 2, axis=-3)
-        whole = jnp.concatenate([q, kv], axis=-2).reshape(*columns.shape[:-1], 48)
-        getattr(full.layers.blocks.attention.qkv, name)[...] = whole
+        columns_of_qkv = jnp.concatenate([q, kv], axis=-2).reshape(*columns.shape[:-1], 48)
+        getattr(full.layers.blocks.attention.qkv, name)[...] = columns_of_qkv
     full.layers.blocks.attention.out = grouped.layers.blocks.attention.out
     full.layers.blocks.mlp = grouped.layers.blocks.mlp
     for name in ("norm_attention", "norm_mlp"):

@@ -11,25 +11,25 @@ from pejax._ops.bfloat16 import as_bits, rounded
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_float32_is_rounded_to_the_nearest_bfloat16(compiled: bool) -> None:
-    kept = np.arange(2**16, dtype=np.uint32) << 16
+    bits = np.arange(2**16, dtype=np.uint32) << 16
     dropped = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)  # below, at and above the middle of two
-    x = (kept[:, None] | dropped).view(np.float32)
+    x = (bits[:, None] | dropped).view(np.float32)
     run = jax.jit(rounded, static_argnums=1) if compiled else rounded
-    found = np.asarray(run(jnp.asarray(x), jnp.bfloat16))
+    result = np.asarray(run(jnp.asarray(x), jnp.bfloat16))
     with np.errstate(invalid="ignore"):  # of NaN
         expected = x.astype(jnp.dtype(jnp.bfloat16))
-    assert found.dtype == expected.dtype
+    assert result.dtype == expected.dtype
     nan = np.isnan(x)
-    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), nan)
-    np.testing.assert_array_equal(found.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
+    np.testing.assert_array_equal(np.isnan(result.astype(np.float32)), nan)
+    np.testing.assert_array_equal(result.view(np.uint16)[~nan], expected.view(np.uint16)[~nan])
 
 
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float16"), ("bfloat16", "bfloat16")])
 def test_other_types_are_converted_as_ever(dtypes: tuple[str, str]) -> None:
     x = jnp.asarray([1.0009765625, -3.3, 65504.0], dtypes[0])
-    found = rounded(x, jnp.dtype(dtypes[1]))
-    assert found.dtype == dtypes[1]
-    np.testing.assert_array_equal(found, x.astype(dtypes[1]))
+    result = rounded(x, jnp.dtype(dtypes[1]))
+    assert result.dtype == dtypes[1]
+    np.testing.assert_array_equal(result, x.astype(dtypes[1]))
 
 
 def test_the_bits_of_a_transposed_constant_keep_their_order() -> None:

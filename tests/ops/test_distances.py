@@ -71,8 +71,8 @@ def test_buckets_of_t5(bidirectional):
         return min(far, side - 1) + (side if bidirectional and relative > 0 else 0)
 
     ends = [*ENDS, LEAST, -7, 9]
-    found = compiled("t5_bucket")(jnp.asarray(ends, jnp.int32), bidirectional=bidirectional)
-    assert found.tolist() == [bucket(r) for r in ends]
+    result = compiled("t5_bucket")(jnp.asarray(ends, jnp.int32), bidirectional=bidirectional)
+    assert result.tolist() == [bucket(r) for r in ends]
     table = jnp.arange(32.0)[None]
     biases = compiled("t5_bias")(AT, AT, table, bidirectional=bidirectional)[0]
     assert biases.tolist() == [[bucket(k - q) for k in ENDS] for q in ENDS]
@@ -108,8 +108,8 @@ def test_networks_of_the_distance():
     n = np.maximum(np.maximum(at[:, None], at[None]), 8.0)
     x = np.log1p(abs(c) * DISTANCE) / (np.log1p(abs(c) * n) + 1e-6)
     expected = np.einsum("hw,tsw->hts", w, np.maximum(x[..., None] * a + b, 0)) + bias[:, None, None]
-    found = compiled("fire_bias")(AT, AT, params, causal=False, threshold=8.0)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    result = compiled("fire_bias")(AT, AT, params, causal=False, threshold=8.0)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_attention_limits_differences_in_every_implementation(spec, implementati
             jnp.asarray(np.random.default_rng(1).normal(size=(len(k_at), 1, 4)), jnp.float32),
         )
         try:
-            found = dot_product_attention(
+            result = dot_product_attention(
                 q, 0 * v, v, positions=q_at, k_positions=k_at, hooks=hooks, implementation=implementation
             )
         except NotImplementedError:
@@ -163,4 +163,4 @@ def test_attention_limits_differences_in_every_implementation(spec, implementati
         expected = weights @ v[:, 0]
         if encoding.relative_values is not None:
             expected = expected + encoding.relative_values(params_h, weights, q_at, k_at)
-        np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
+        np.testing.assert_allclose(result[:, 0], expected, atol=1e-5)

@@ -32,7 +32,7 @@ def test_positions_in_between_are_bicubic(size):
     places = np.minimum(places, np.array(size) - 0.01).astype(np.float32)
     expected = np.zeros((9, 3))
     for n, place in enumerate(places.astype(np.float64)):
-        for taps in itertools.product(*(range(-3, one + 3) for one in size)):
+        for taps in itertools.product(*(range(-3, item + 3) for item in size)):
             weight = np.prod([cubic(tap - p, -0.75) for tap, p in zip(taps, place, strict=True)])
             expected[n] += weight * table[tuple(np.clip(taps, 0, np.array(size) - 1))]
     rows = lookup_embedding(jnp.asarray(table), places if len(size) > 1 else places[:, 0])

@@ -55,7 +55,7 @@ def test_bfloat16_products_run_in_a_scan_of_any_length(lead, layers):
         return jax.lax.scan(lambda x, kernel: (product(x, kernel).astype(x.dtype), None), x, kernels)[0]
 
     x, kernels = draw(*lead, 6, dtype="bfloat16"), draw(layers, 6, 6, seed=1, dtype="bfloat16")
-    gradients = jax.jit(jax.grad(lambda *both: jnp.sum(last(*both).astype(jnp.float32)), (0, 1)))(kernels, x)
+    gradients = jax.jit(jax.grad(lambda *operands: jnp.sum(last(*operands).astype(jnp.float32)), (0, 1)))(kernels, x)
     slope = np.ones((*lead, 6))
     for layer in reversed(range(layers)):
         slope = slope @ exact(kernels[layer]).T
@@ -69,7 +69,7 @@ def test_gradients_map_over_examples(inputs, outputs, mapped):
         draw(*(2,) * (axis == 0), *shape, dtype="bfloat16")
         for axis, shape in zip(mapped, ((4, inputs), (inputs, outputs)), strict=True)
     ]
-    gradients = jax.grad(lambda *both: jnp.sum(jnp.square(product(*both))), (0, 1))
+    gradients = jax.grad(lambda *operands: jnp.sum(jnp.square(product(*operands))), (0, 1))
     together = jax.jit(jax.vmap(gradients, mapped))(*operands)
     for i in range(2):
         own = gradients(*(x[i] if axis == 0 else x for x, axis in zip(operands, mapped, strict=True)))
@@ -85,21 +85,23 @@ def test_gradients_map_over_examples(inputs, outputs, mapped):
 def test_operands_split_over_devices_are_not_gathered(specs, dtype):
     mesh = jax.make_mesh((4, 2), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     split = tuple(NamedSharding(mesh, spec) for spec in specs)
-    loss = lambda *both: jnp.sum(jnp.square(product(*both)))
+    loss = lambda *operands: jnp.sum(jnp.square(product(*operands)))
     x, kernel = draw(8, 4, 6, dtype=dtype), draw(6, 10, seed=1, dtype=dtype)
     run = jax.jit(jax.grad(loss, (0, 1)), in_shardings=split, out_shardings=split)
     assert "all-gather" not in run.lower(x, kernel).compile().as_text()
-    for found, expected in zip(run(x, kernel), jax.grad(loss, (0, 1))(x, kernel), strict=True):
+    for result, expected in zip(run(x, kernel), jax.grad(loss, (0, 1))(x, kernel), strict=True):
         rounding = {"float32": 1e-6, "bfloat16": 2.0**-7}[dtype] * np.abs(exact(expected)).max()
-        np.testing.assert_allclose(exact(found), exact(expected), rtol=0, atol=rounding)
+        np.testing.assert_allclose(exact(result), exact(expected), rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(96, 160), (160, 96)])
 def test_a_device_that_has_its_own_part_lays_out_the_narrower_operand_alone(inputs, outputs):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    split, whole = PartitionSpec("data"), PartitionSpec()
-    own = jax.grad(lambda *both: jnp.sum(jnp.square(product(*both))), (0, 1))
-    run = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=(split, whole), out_specs=(split, split), check_vma=False))
+    split, replicated = PartitionSpec("data"), PartitionSpec()
+    own = jax.grad(lambda *operands: jnp.sum(jnp.square(product(*operands))), (0, 1))
+    run = jax.jit(
+        jax.shard_map(own, mesh=mesh, in_specs=(split, replicated), out_specs=(split, split), check_vma=False)
+    )
     program = run.lower(draw(16, 48, inputs), draw(inputs, outputs, seed=1)).compile().as_text()
     assert len(re.findall(r" dot\(", program)) == 3
     assert re.findall(r"f32\[([\d,]*48[\d,]*)\]\S* copy\(", program) == ["96,2,48"]
@@ -117,8 +119,8 @@ def test_gradients_of_one_device_can_be_batched_and_differentiated(inputs, outpu
         steep = lambda x, kernel: jnp.sum(jnp.square(jax.grad(loss, 1)(x, kernel)))
         return jax.vmap(jax.grad(steep), (0, None))
 
-    split, whole = PartitionSpec("data"), PartitionSpec()
-    run = jax.shard_map(bends(product), mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
+    split, replicated = PartitionSpec("data"), PartitionSpec()
+    run = jax.shard_map(bends(product), mesh=mesh, in_specs=(split, replicated), out_specs=split, check_vma=False)
     np.testing.assert_allclose(jax.jit(run)(x, kernel), bends(jnp.matmul)(x, kernel), rtol=1e-4, atol=1e-4)
 
 
@@ -135,9 +137,9 @@ def test_a_linear_layer_multiplies_and_adds_in_the_type_of_the_computation(bias)
     assert ours(x).dtype == jnp.bfloat16
     np.testing.assert_allclose(exact(ours(x)), exact(theirs(x)), rtol=2.0**-7, atol=2.0**-7)
     gradient = nnx.grad(lambda layer: jnp.sum(jnp.sin(layer(x).astype(jnp.float32))))
-    for found, expected in zip(*(jax.tree.leaves(gradient(layer)) for layer in (ours, theirs)), strict=True):
-        assert found.dtype == jnp.float32
-        np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.03)
+    for result, expected in zip(*(jax.tree.leaves(gradient(layer)) for layer in (ours, theirs)), strict=True):
+        assert result.dtype == jnp.float32
+        np.testing.assert_allclose(result, expected, rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -148,12 +150,12 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
     again = recompute(bent)
     x, scale = draw(4, 6, dtype=dtype), draw(6, seed=1)
     assert again.__name__ == "bent"
-    kept = jax.tree.leaves(jax.vjp(again, x, scale)[1])
-    assert sorted(leaf.nbytes for leaf in kept if leaf.size > 1) == sorted([x.nbytes, scale.nbytes])
-    total = lambda function: lambda *both: jnp.sum(function(*both).astype(jnp.float32))
-    for found, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
-        assert found.dtype == expected.dtype
-        np.testing.assert_array_equal(exact(found), exact(expected))
+    residuals = jax.tree.leaves(jax.vjp(again, x, scale)[1])
+    assert sorted(leaf.nbytes for leaf in residuals if leaf.size > 1) == sorted([x.nbytes, scale.nbytes])
+    total = lambda function: lambda *operands: jnp.sum(function(*operands).astype(jnp.float32))
+    for result, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(exact(result), exact(expected))
 
 
 @pytest.mark.parametrize("dtype", [slow("float32"), "bfloat16"])
@@ -165,15 +167,15 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     x = draw(2, 5, 6, dtype=dtype)
     again = lambda params, x: nnx.merge(graph, params).of(gelu, x)
     plain = lambda params, x: nnx.merge(graph, params)(gelu(x))
-    total = lambda function: lambda *both: jnp.sum(jnp.sin(function(*both).astype(jnp.float32)))
+    total = lambda function: lambda *operands: jnp.sum(jnp.sin(function(*operands).astype(jnp.float32)))
     np.testing.assert_array_equal(exact(again(params, x)), exact(plain(params, x)))
-    for found, expected in zip(
+    for result, expected in zip(
         *(jax.tree.leaves(jax.grad(total(f), (0, 1))(params, x)) for f in (again, plain)), strict=True
     ):
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(exact(found), exact(expected), rtol=2e-6, atol=1e-6)
-    kept = jax.tree.leaves(jax.vjp(again, params, x)[1])
-    assert sum(leaf.nbytes for leaf in kept) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+        assert result.dtype == expected.dtype
+        np.testing.assert_allclose(exact(result), exact(expected), rtol=2e-6, atol=1e-6)
+    residuals = jax.tree.leaves(jax.vjp(again, params, x)[1])
+    assert sum(leaf.nbytes for leaf in residuals) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
     text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
     assert len(re.findall(r" dot\(", text)) == 3
 
@@ -189,8 +191,8 @@ def test_one_example_is_normed_as_it_is_among_others(norm):
     run = lambda n: jax.vjp(lambda params, x: nnx.merge(graph, params)(x), params, x[n])
     out, pull = run(slice(2))
     d_params, d_x = pull(d_out)
-    alone = [(own, pull(d_out[i : i + 1])) for i in range(2) for own, pull in [run(slice(i, i + 1))]]
-    np.testing.assert_allclose(jnp.concatenate([own for own, _ in alone]), out, rtol=1e-6)
+    alone = [(item, pull(d_out[i : i + 1])) for i in range(2) for item, pull in [run(slice(i, i + 1))]]
+    np.testing.assert_allclose(jnp.concatenate([item for item, _ in alone]), out, rtol=1e-6)
     np.testing.assert_allclose(jnp.concatenate([d[1] for _, d in alone]), d_x, rtol=1e-5, atol=1e-6)
     total = jax.tree.map(jnp.add, *(d[0] for _, d in alone))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), total, d_params)
@@ -244,8 +246,8 @@ def test_gelu_and_its_slope_are_torchs(dtype):
     (slope,) = torch.autograd.grad(value.sum(), leaf)
     rounding = {"float32": 1e-6, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(exact(gelu(x)), value.detach().numpy(), rtol=rounding, atol=5e-7)
-    found = jax.grad(lambda x: jnp.sum(gelu(x).astype(jnp.float32)))(x)
-    np.testing.assert_allclose(exact(found), slope.numpy(), rtol=rounding, atol=1e-6)
+    result = jax.grad(lambda x: jnp.sum(gelu(x).astype(jnp.float32)))(x)
+    np.testing.assert_allclose(exact(result), slope.numpy(), rtol=rounding, atol=1e-6)
 
 
 @pytest.mark.parametrize("folds", [True, False])
@@ -254,6 +256,9 @@ def test_no_factor_is_folded_past_the_bias_on_a_gpu(monkeypatch, folds):
     monkeypatch.setattr(matmul, "platform", lambda: "gpu")
     monkeypatch.setattr(matmul, "FOLDS_FACTORS", folds)
     x, kernel, bias = jnp.ones((4, 8)), jnp.ones((8, 16)), jnp.ones(16)
-    lowered = jax.jit(lambda *given: matmul.product(*given) / 30).lower(x, kernel, bias).as_text()
+    lowered = jax.jit(lambda *operands: matmul.product(*operands) / 30).lower(x, kernel, bias).as_text()
     assert ("optimization_barrier" in lowered) == folds
-    assert "optimization_barrier" not in jax.jit(lambda *given: matmul.product(*given) / 30).lower(x, kernel).as_text()
+    assert (
+        "optimization_barrier"
+        not in jax.jit(lambda *operands: matmul.product(*operands) / 30).lower(x, kernel).as_text()
+    )

@@ -122,17 +122,17 @@ def test_shapes_and_equal_answers_in_every_form():
     draw = np.random.default_rng(0)
     positions = draw.integers(-1000, 100000, (3, 5, 2), np.int32)
     frequencies = draw.normal(size=(4, 2, 3)).astype(np.float32)
-    whole = exact_cos_sin(positions, frequencies)
-    assert whole[0].shape == (3, 5, 4, 3)
+    cosines_and_sines = exact_cos_sin(positions, frequencies)
+    assert cosines_and_sines[0].shape == (3, 5, 4, 3)
     per_row = jax.jit(jax.vmap(exact_cos_sin, (0, None)))(positions, frequencies)
     floats = exact_cos_sin(positions.astype(np.float32), frequencies)
     two_axes = exact_cos_sin(positions, frequencies[1])
     one_axis, one_head = (exact_cos_sin(positions[..., 0], f) for f in (frequencies[1, 0], frequencies[:1, :1]))
     assert (one_axis[1].shape, one_head[1].shape) == ((3, 5, 3), (3, 5, 1, 3))
     for i in range(2):
-        np.testing.assert_allclose(per_row[i], whole[i], atol=2e-7)
-        np.testing.assert_allclose(floats[i], whole[i], atol=2e-7)
-        np.testing.assert_allclose(two_axes[i], whole[i][..., 1, :], atol=2e-7)
+        np.testing.assert_allclose(per_row[i], cosines_and_sines[i], atol=2e-7)
+        np.testing.assert_allclose(floats[i], cosines_and_sines[i], atol=2e-7)
+        np.testing.assert_allclose(two_axes[i], cosines_and_sines[i][..., 1, :], atol=2e-7)
 
 
 @pytest.mark.parametrize("zero", [jnp.int32(0), jnp.float32(0.0), jnp.float32(-0.0)])

@@ -67,13 +67,13 @@ def samples_are_rows(method, antialias, sizes):
 
     @jax.jit
     def runs(tables, news):
-        found = []
+        result = []
         for n, (table, new) in enumerate(zip(tables, news, strict=True)):
             weights = (draw(len(cells[n]), 2), draw(len(cells[n]), 2)[::-1])
             for run in (functools.partial(sampled, n=n, size=new), functools.partial(resized, n=n)):
                 rows, back = jax.vjp(run, table)
-                found.append((rows, back(weights)))
-        return found[::2], found[1::2]
+                result.append((rows, back(weights)))
+        return result[::2], result[1::2]
 
     actual, expected = runs(tables, [jnp.asarray(new, jnp.float32) for _, new in sizes])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-5), actual, expected)

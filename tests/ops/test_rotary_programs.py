@@ -49,9 +49,9 @@ def test_gradients_of_tables_are_sums_over_all_that_they_turn(rows, pairing, dty
     by_groups = [g.reshape(2, 6, rows[-1], -1, 5).sum(3) for g in of_tokens]
     expected = [g if rows[0] == 2 else g.sum(0, keepdims=len(rows) == 3) for g in by_groups]
     for which in ((0,), (1,), (0, 1)):
-        found = jax.jit(jax.grad(loss, which))(*tables)
-        wanted = [expected[i] for i in which]
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found, tuple(wanted))
+        result = jax.jit(jax.grad(loss, which))(*tables)
+        target = [expected[i] for i in which]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), result, tuple(target))
     value, change = jax.jvp(turn, tables, tables)
     np.testing.assert_allclose(change[..., :10], value[..., :10], rtol=2 * float(jnp.finfo(dtype).eps), atol=1e-6)
     np.testing.assert_array_equal(change[..., 10:], 0)
@@ -66,5 +66,5 @@ def test_learned_frequencies_gather_no_queries(spec):
     x = jax.device_put(jnp.tile(X, (2, 1, 1, 1)), NamedSharding(mesh, spec))
     run = jax.jit(backwards)
     assert "all-gather" not in run.lower(x, frequencies).compile().as_text()
-    for found, expected in zip(run(x, frequencies), backwards(np.asarray(x), frequencies), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+    for result, expected in zip(run(x, frequencies), backwards(np.asarray(x), frequencies), strict=True):
+        np.testing.assert_allclose(result, expected, atol=1e-4)

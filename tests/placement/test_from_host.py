@@ -18,7 +18,7 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "list": (SECONDS.tolist(), {}),
     "int64 ms": ((SECONDS * 1e3).astype(np.int64), {"unit": 1000}),
     "uint64 ns": ((SECONDS * 1e9).astype(np.uint64), {"unit": 1e9}),
-    "list of ints beyond 64 bits": ([2**70 + 2 * int(one * 2) for one in SECONDS], {"unit": 4.0}),
+    "list of ints beyond 64 bits": ([2**70 + 2 * int(item * 2) for item in SECONDS], {"unit": 4.0}),
     "datetime64[ms]": ((SECONDS * 1e3).astype(np.int64).astype("datetime64[ms]"), {}),
     "datetime64[ns]": ((SECONDS * 1e9).astype(np.int64).astype("datetime64[ns]"), {"unit": np.timedelta64(1, "s")}),
     "timedelta64": ((SECONDS * 1e6).astype(np.int64).astype("timedelta64[us]"), {"unit": "s"}),
@@ -136,7 +136,7 @@ def test_chains_that_count_from_0_are_apart_and_none_is_padding():
     q, rope = jnp.linspace(-1, 1, 6 * 8).reshape(1, 6, 1, 8), pejax.encodings.rope(pejax.Dims(1, 8))
     tokens = pejax.packed_positions(segment_ids_of([[0, 0, 0, 1, 1, 1]]))
     packed = pejax.attend(rope, q, q, q, positions=tokens)
-    alone = [pejax.attend(rope, one, one, one) for one in (q[:, :3], q[:, 3:])]
+    alone = [pejax.attend(rope, item, item, item) for item in (q[:, :3], q[:, 3:])]
     np.testing.assert_allclose(packed, jnp.concatenate(alone, axis=1), atol=3e-7)
 
 

@@ -164,21 +164,21 @@ IN_TURN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "spatial_reset", "qwen_image_2_
 def test_what_follows_moves_nothing_before_it(rule):
     """As in generation: the positions of a prompt are those of the prompt and its answer."""
     parts = [text(3), image(2, 5), text(2), image(3, 1), text(4)]
-    whole = positions(*parts, rule=rule)
+    row_of_all = positions(*parts, rule=rule)
     for count in range(1, len(parts)):
         before = positions(*parts[:count], rule=rule)
-        np.testing.assert_array_equal(whole[: len(before)], before)
+        np.testing.assert_array_equal(row_of_all[: len(before)], before)
 
 
 def test_a_packed_row_is_its_sequences_and_padding():
     first, second = [text(2), image(2, 2), unplaced(1)], [image(1, 3), text(1)]
     row = positions_of(first, second, rule="qwen_image", length=14)
-    found = np.asarray(row.positions)
+    result = np.asarray(row.positions)
     np.testing.assert_array_equal(row.segment_ids, [1] * 7 + [2] * 4 + [0] * 3)
     np.testing.assert_array_equal(row.has_position, [True] * 6 + [False] + [True] * 4 + [False] * 3)
-    np.testing.assert_array_equal(found[:7], positions(*first, rule="qwen_image"))
-    np.testing.assert_array_equal(found[7:11], positions(*second, rule="qwen_image"))
-    np.testing.assert_array_equal(found[11:], 0)
+    np.testing.assert_array_equal(result[:7], positions(*first, rule="qwen_image"))
+    np.testing.assert_array_equal(result[7:11], positions(*second, rule="qwen_image"))
+    np.testing.assert_array_equal(result[11:], 0)
     np.testing.assert_array_equal(row.order, np.arange(14))
     np.testing.assert_array_equal(positions_of(first, rule="qwen_image", length=7).segment_ids, [1] * 7)
     batch = jax.tree.map(lambda *rows: np.stack(rows), row, positions_of(second, rule="qwen_image", length=14))
@@ -188,8 +188,8 @@ def test_a_packed_row_is_its_sequences_and_padding():
 def test_positions_are_constants_under_jit():
     parts = [text(2), video(2, 1, 2, fps=3), text(1)]
     traced = jax.jit(lambda: positions_of(parts, rule="qwen2_5_vl", length=8))()
-    for one, other in zip(traced, positions_of(parts, rule="qwen2_5_vl", length=8), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for item, other in zip(traced, positions_of(parts, rule="qwen2_5_vl", length=8), strict=True):
+        np.testing.assert_array_equal(item, other)
 
 
 def test_a_rule_of_ones_own():
@@ -222,9 +222,9 @@ def test_positions_of_ones_own_rule_are_checked(place, words):
 def test_positions_with_fractions_are_float64_where_jax_has_64_bits():
     parts = [video(3, 1, 1, fps=30)]
     with jax.enable_x64(True):
-        found = positions_of(parts, rule="cosmos").positions
-    assert found.dtype == jnp.float64
-    np.testing.assert_array_equal(found[:, 0], [0.0, 0.8, 1.6])
+        result = positions_of(parts, rule="cosmos").positions
+    assert result.dtype == jnp.float64
+    np.testing.assert_array_equal(result[:, 0], [0.0, 0.8, 1.6])
 
 
 REFUSED = [

@@ -30,7 +30,7 @@ DIMS = {
 SIZES = {"image": ((3, 5), (6, 4), (8, 2)), "volume": ((2, 3, 2), (4, 4, 1), (3, 4, 2))}
 """Grids of one batch, smaller and larger than the trained one."""
 
-HOOKS = {one.name for one in fields(Encoding)} - {
+HOOKS = {item.name for item in fields(Encoding)} - {
     *("init", "init_layer", "constants", "layer_constants", "adapt"),
     *("shift_invariant", "hides", "tabulate", "dims", "spec"),
 }
@@ -218,19 +218,19 @@ def of_sizes(
     sizes = SIZES[case.setting]
     cells = [np.indices(size).reshape(len(size), -1).T.astype(np.int32) for size in sizes]
     fill = lambda rows: np.concatenate([rows, np.zeros((x.shape[1] - len(rows), *rows.shape[1:]), rows.dtype)])
-    at = jnp.asarray(np.stack([fill(one) for one in cells]))
-    segments = jnp.asarray(np.stack([fill(np.ones(len(one), np.int32)) for one in cells]))
+    at = jnp.asarray(np.stack([fill(item) for item in cells]))
+    segments = jnp.asarray(np.stack([fill(np.ones(len(item), np.int32)) for item in cells]))
 
     def together(params: Params, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         tokens = TokenPositions(at, segment_ids=segments)
         out = sized(case, params, kernels, x, tokens, jnp.asarray(sizes, jnp.int32))
         real = jnp.where(segments[..., None, None] != 0, weight * out, 0.0)
-        return jnp.sum(real), [rows[: len(one)] for rows, one in zip(out, cells, strict=True)]
+        return jnp.sum(real), [rows[: len(item)] for rows, item in zip(out, cells, strict=True)]
 
     def alone(params: Params, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         outs = []
-        for rows, size, one in zip(x, sizes, cells, strict=True):
-            outs.append(sized(case, params, kernels, rows[: len(one)], TokenPositions(jnp.asarray(one)), size))
+        for rows, size, item in zip(x, sizes, cells, strict=True):
+            outs.append(sized(case, params, kernels, rows[: len(item)], TokenPositions(jnp.asarray(item)), size))
         return sum(jnp.sum(w[: len(out)] * out) for w, out in zip(weight, outs, strict=True)), outs
 
     runs = (together, alone)

@@ -15,13 +15,13 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is ins
 
 def in_chromium(text: str, script: str, folder: Path, *flags: str) -> dict:
     """Open a page with one more script at its end, and return what the script assigned to `found`."""
-    more = f"<script>const found = {{}}; {script}; const told = document.createElement('pre'); told.id = 'told';"
-    more += "told.textContent = JSON.stringify(found); document.body.append(told);</script></body>"
+    script_tag = f"<script>const found = {{}}; {script}; const told = document.createElement('pre'); told.id = 'told';"
+    script_tag += "told.textContent = JSON.stringify(found); document.body.append(told);</script></body>"
     path = folder / "page.html"
-    path.write_text(text.replace("</body>", more), encoding="utf-8")
+    path.write_text(text.replace("</body>", script_tag), encoding="utf-8")
     fixed = ("--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=2000")
     own = (f"--user-data-dir={folder / 'profile'}", "--no-first-run", "--disable-background-networking", *flags)
     run = subprocess.run([f"{CHROMIUM}", *fixed, *own, path.as_uri()], capture_output=True, text=True, timeout=120)
-    told = re.search(r'<pre id="told">(.*?)</pre>', run.stdout, re.S)
-    assert told, run.stderr[-2000:]
-    return json.loads(html.unescape(told[1]))
+    output = re.search(r'<pre id="told">(.*?)</pre>', run.stdout, re.S)
+    assert output, run.stderr[-2000:]
+    return json.loads(html.unescape(output[1]))

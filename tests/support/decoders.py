@@ -86,12 +86,12 @@ def rows_oracle(model: Decoder, ids, seen: Callable = lambda i: {j: j for j in r
         q, k, v = block.attention._heads(block.norm_attention(x))
         by_depth = encoding.layer_constants or (lambda layers: {})
         constants = jax.tree.map(lambda leaf: leaf[number], by_depth(len(model.config.layers)))  # noqa: B023
-        own = merge_params(merge_params(shared, constants), nnx.as_pure(block.attention.position))
+        layer_params = merge_params(merge_params(shared, constants), nnx.as_pure(block.attention.position))
         rows = []
         for i in range(len(ids)):
             keys = seen(i)
             here = keys[i]
-            p = at(own, here + 1)
+            p = at(layer_params, here + 1)
             pairs = []
             for j, there in keys.items():
                 bands = [

@@ -17,7 +17,7 @@ NAMES = {
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
-ALPHABET = [chr(one) for bounds in ((33, 127), (161, 173), (174, 324)) for one in range(*bounds)]
+ALPHABET = [chr(item) for bounds in ((33, 127), (161, 173), (174, 324)) for item in range(*bounds)]
 """The bytes as byte-level tokenizers write them."""
 
 
@@ -64,9 +64,13 @@ def write_gguf(
         prefix, module = (f"blk.{layer[1]}.", module.removeprefix(layer[0])) if layer else ("", module)
         if family == "llama" and module in ("self_attn.q_proj", "self_attn.k_proj"):
             value = neighbors(value, heads if "q_proj" in module else kv_heads)
-        own = kind if value.ndim > 1 else gguf.GGMLQuantizationType.F32
-        data = value if own == gguf.GGMLQuantizationType.F32 else gguf.quantize(np.ascontiguousarray(value), own)
-        writer.add_tensor(f"{prefix}{NAMES[module]}.{leaf}", np.ascontiguousarray(data), raw_dtype=own)
+        stored_kind = kind if value.ndim > 1 else gguf.GGMLQuantizationType.F32
+        data = (
+            value
+            if stored_kind == gguf.GGMLQuantizationType.F32
+            else gguf.quantize(np.ascontiguousarray(value), stored_kind)
+        )
+        writer.add_tensor(f"{prefix}{NAMES[module]}.{leaf}", np.ascontiguousarray(data), raw_dtype=stored_kind)
     for name, value in (more or {}).items():
         writer.add_tensor(name, value)
     writer.write_header_to_file()

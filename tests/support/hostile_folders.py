@@ -24,12 +24,12 @@ def edited(file: str, *path: Any, value: Any) -> Make:
     """Return a change of one value in a JSON file."""
 
     def make(folder: Path) -> None:
-        whole = json.loads((folder / file).read_text())
-        inner = whole
+        content = json.loads((folder / file).read_text())
+        inner = content
         for key in path[:-1]:
             inner = inner[key]
         inner[path[-1]] = value
-        (folder / file).write_text(json.dumps(whole))
+        (folder / file).write_text(json.dumps(content))
 
     return make
 
@@ -165,8 +165,8 @@ PROBES: dict[str, tuple[tuple[Any, ...], Any]] = {
 def unsealed(folder: Path) -> None:
     """Make a run one of an earlier version, without digests: who changes a run may also compute its digests."""
     for name, marks in {"config.json": ("pejax", "run"), "results.json": ("digest", "run", "steps")}.items():
-        whole = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({key: value for key, value in whole.items() if key not in marks}))
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({key: value for key, value in content.items() if key not in marks}))
 
 
 def nested(path: Path) -> None:
@@ -214,10 +214,10 @@ def all_bad() -> Iterator[tuple[str, Make]]:
     for field in ("size", "tokens", "correct", "count"):
         for kind, number in NUMBERS.items():
             yield f"row {field} {kind}", edited("results.json", "rows", 0, field, value=number)
-    of_json = lambda file, kinds: {kind: written(file, json.dumps(one)) for kind, one in kinds.items()}
+    of_json = lambda file, kinds: {kind: written(file, json.dumps(item)) for kind, item in kinds.items()}
     others: dict[str, dict[str, Make]] = {
         "rows": {kind: edited("results.json", "rows", value=rows) for kind, rows in ROWS.items()},
-        "probe": {kind: edited("probe.json", *path, value=one) for kind, (path, one) in PROBES.items()},
+        "probe": {kind: edited("probe.json", *path, value=item) for kind, (path, item) in PROBES.items()},
         "outcome": of_json("outcome.json", OUTCOMES), "environment": of_json("environment.json", ENVIRONMENTS),
         "lines": LINES, "metrics": METRICS, "shape": SHAPES,
     }  # fmt: skip
@@ -240,7 +240,7 @@ def hostile_folders(top: Path, every: int = 1) -> list[Path]:
     lm_run(text, "rope", 0, {64: 1.0, 128: 1.0})
     bad = [(f"name {kind}/{name}", images, lambda folder: None) for kind, name in NAMES.items()]
     bad += [(name, images, make) for name, make in all_bad()] + [(name, text, make) for name, make in losses()]
-    found = []
+    result = []
     for good in (images, text):
         unsealed(good)
     for number, (name, good, make) in list(enumerate(bad))[::every]:
@@ -248,7 +248,7 @@ def hostile_folders(top: Path, every: int = 1) -> list[Path]:
         shutil.copytree(good, folder)
         edited("config.json", "seed", value=number)(folder)
         make(folder)
-        found.append(folder)
+        result.append(folder)
     for good in (images, text):
         shutil.rmtree(good)
-    return found
+    return result

@@ -214,12 +214,12 @@ def run(model: Decoder | EncoderDecoder, ids: np.ndarray, mask: np.ndarray | Non
     segments = None if mask is None else jnp.asarray(mask)
 
     def logits(params: Any) -> jax.Array:
-        own = nnx.merge(graph, params)
-        if isinstance(own, Decoder):
-            compute = own if own.head is not None else own.states
+        model = nnx.merge(graph, params)
+        if isinstance(model, Decoder):
+            compute = model if model.head is not None else model.states
             return compute(jnp.asarray(ids), segment_ids=segments)
-        given = {"source_segments": segments, "target_segments": segments}
-        return own(jnp.asarray(ids), jnp.asarray(target_of(ids)), **given)
+        segments_given = {"source_segments": segments, "target_segments": segments}
+        return model(jnp.asarray(ids), jnp.asarray(target_of(ids)), **segments_given)
 
     return np.asarray(jax.jit(logits)(params))
 

@@ -126,9 +126,9 @@ def distance_is_the_bias(case: Case) -> None:
     params_h = {**shared, **jax.tree.map(lambda leaf: leaf[-1], heads)}
     q, k = jnp.zeros((2, 5, case.dims.head_dim))
     at = draw(case, 5, reach=8)
-    whole = encoding.bias(params_h, q, k, at, at[::-1])
-    chex.assert_trees_all_equal(whole, from_distance(encoding.distance_bias)(params_h, q, k, at, at[::-1]))
-    chex.assert_trees_all_close(whole[:, 0], encoding.distance_bias(params_h, at[-1:] - at), rtol=1e-6)
+    bias = encoding.bias(params_h, q, k, at, at[::-1])
+    chex.assert_trees_all_equal(bias, from_distance(encoding.distance_bias)(params_h, q, k, at, at[::-1]))
+    chex.assert_trees_all_close(bias[:, 0], encoding.distance_bias(params_h, at[-1:] - at), rtol=1e-6)
 
 
 @law(has("relative_keys"))
@@ -152,7 +152,7 @@ def integers_and_floats_agree(case: Case) -> None:
     """Whole positions mean the same in either type."""
     probe = draw_probe(1, case.dims, reach=1.0)
     floats = probe._replace(positions=probe.positions.astype(jnp.float32))
-    terms = [dense_terms(case.encoding, case.params, case.dims, one) for one in (probe, floats)]
+    terms = [dense_terms(case.encoding, case.params, case.dims, item) for item in (probe, floats)]
     close(*terms)
 
 
@@ -292,8 +292,8 @@ def constants_are_arguments(case: Case, *, everywhere: bool = False) -> None:
         def total(q, k, v, params, options=options, weight=weight):
             return jnp.sum((weight * attend(case.encoding, q, k, v, params=params, **options)).astype(jnp.float32))
 
-        step, given = jax.grad(total, argnums=(0, 1, 2, 3)), (q, k, v, case.params)
-        runs = jax.jit(functools.partial(step, *given))(), jax.jit(step)(*given)
+        step, operands = jax.grad(total, argnums=(0, 1, 2, 3)), (q, k, v, case.params)
+        runs = jax.jit(functools.partial(step, *operands))(), jax.jit(step)(*operands)
         close(*jax.tree.map(lambda x: x.astype(jnp.float32), runs), 2e-2 if dtype == "bfloat16" else 1e-4)
 
 
@@ -340,9 +340,9 @@ def packed_is_separate(case: Case) -> None:
     """Two sequences in one row, each with its own positions, are two rows."""
     args, tokens = in_order(case)
     at = jnp.concatenate([tokens.positions[:6], tokens.positions[:5]])
-    first, both = jnp.arange(TOKENS) < 6, tokens.segment_ids
+    first, segments = jnp.arange(TOKENS) < 6, tokens.segment_ids
     packed = run(
-        case, *with_tokens(args, tokens._replace(positions=at, segment_ids=both + first.astype(jnp.int32)), args.x)
+        case, *with_tokens(args, tokens._replace(positions=at, segment_ids=segments + first.astype(jnp.int32)), args.x)
     )
     for mine in (first, ~first):
         noise = jnp.where(mine[:, None], args.x, 100.0)

@@ -9,5 +9,5 @@ TIMES = ("step_seconds", "peak_share", "seal")
 def timeless(out: Path) -> list[dict]:
     """Return the lines of a run's metrics.jsonl without what depends on the machine's speed."""
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    kept = lambda name: name not in TIMES and not name.endswith("_per_second")
-    return [{name: value for name, value in line.items() if kept(name)} for line in lines]
+    is_compared = lambda name: name not in TIMES and not name.endswith("_per_second")
+    return [{name: value for name, value in line.items() if is_compared(name)} for line in lines]

@@ -61,12 +61,12 @@ def _functions() -> dict[str, Call]:
     scaled = {**rotary, "factor": 4.0, "trained_length": 16}
     q, cones = floats(5, 3, 8), f.lookhere_cones(4)
     cpb = pejax.init_params(pejax.encodings.cpb(pejax.Dims(3, 8, extent=5), hidden=6), key)
-    own = pejax.init_params(pejax.encodings.fire(pejax.Dims(3, 8, extent=5), hidden=6), key)
+    fire_params = pejax.init_params(pejax.encodings.fire(pejax.Dims(3, 8, extent=5), hidden=6), key)
     calls = {
         "alibi_bias": (f.alibi_bias, {**sides, "slopes": slopes}),
         "alibi_slopes": (f.alibi_slopes, {"heads": 6, "bias_max": 8.0}),
         "cpb_bias": (f.cpb_bias, {**sides, "params": cpb, "extent": 5}),
-        "fire_bias": (f.fire_bias, {**sides, "params": own, "causal": True, "threshold": 4.0}),
+        "fire_bias": (f.fire_bias, {**sides, "params": fire_params, "causal": True, "threshold": 4.0}),
         "kerple_bias": (f.kerple_bias, {**sides, "r1": slopes, "r2": slopes, "variant": "log"}),
         "lookhere_cones": (f.lookhere_cones, {"heads": 4, "axes": 2, "fov": 90}),
         "lookhere_slopes": (f.lookhere_slopes, {"cones": cones, "depth": 0.5}),
@@ -212,20 +212,22 @@ def _factories() -> dict[str, Call]:
 def _parameters() -> dict[str, Call]:
     calls = {}
     for name, (dims, _) in OPTIONS.items():
-        made = pejax.ENCODINGS[name](dims)
-        params = pejax.init_params(made, jax.random.key(0))
-        calls[f"adapt {name}"] = Call(pejax.adapt, {"encoding": made, "params": params, "extent": dims.extent})
-        if made.embed is not None:
+        encoding = pejax.ENCODINGS[name](dims)
+        params = pejax.init_params(encoding, jax.random.key(0))
+        calls[f"adapt {name}"] = Call(pejax.adapt, {"encoding": encoding, "params": params, "extent": dims.extent})
+        if encoding.embed is not None:
             at = jnp.arange(5) if dims.axes == 1 else pejax.grid_positions(2, 3)
-            adapted = pejax.adapt(made, params, dims.extent)
-            given = {"params": adapted, "x": floats(len(at), dims.width), "positions": at}
-            calls[f"embed {name}"] = Call(lambda params, x, positions, of=made: of.embed(params, x, positions), given)
+            adapted = pejax.adapt(encoding, params, dims.extent)
+            operands = {"params": adapted, "x": floats(len(at), dims.width), "positions": at}
+            calls[f"embed {name}"] = Call(
+                lambda params, x, positions, of=encoding: of.embed(params, x, positions), operands
+            )
     return calls
 
 
 def _records() -> dict[str, Call]:
     rope, learned = pejax.encodings.rope(DIMS), pejax.encodings.learned(DIMS)
-    made = EncodingSpec("rope", {"base": 100.0})
+    spec = EncodingSpec("rope", {"base": 100.0})
     return {
         "Dims": Call(
             pejax.Dims,
@@ -242,8 +244,8 @@ def _records() -> dict[str, Call]:
             pejax.Sharding, {"mesh": None, "batch": ("data",), "heads": "heads", "sequence": None, "method": "ring"}
         ),
         "EncodingSpec": Call(EncodingSpec, {"name": "rope", "options": {"base": 100.0}, "extend": None}),
-        "SumSpec": Call(SumSpec, {"parts": (EncodingSpec("learned"), made), "extend": None}),
-        "LayerPattern": Call(LayerPattern, {"specs": (made, EncodingSpec("none"))}),
+        "SumSpec": Call(SumSpec, {"parts": (EncodingSpec("learned"), spec), "extend": None}),
+        "LayerPattern": Call(LayerPattern, {"specs": (spec, EncodingSpec("none"))}),
         "parse": Call(pejax.specs.parse, {"spec": "rope"}),
         "parse_pattern": Call(pejax.specs.parse_pattern, {"pattern": "rope*3 + none*1"}),
         "parse_extension": Call(pejax.specs.parse_extension, {"extend": "yarn(factor=8)"}),

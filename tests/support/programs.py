@@ -67,5 +67,5 @@ def processor() -> str:
     first = (
         facts.read_text().split("\n\n")[0].splitlines() if facts.exists() else [f"model name: {platform.processor()}"]
     )
-    kept = [line for line in first if line.startswith(("model name", "CPU part", "flags", "Features"))]
-    return hashlib.sha256("\n".join([platform.machine(), *kept]).encode()).hexdigest()[:12]
+    lines = [line for line in first if line.startswith(("model name", "CPU part", "flags", "Features"))]
+    return hashlib.sha256("\n".join([platform.machine(), *lines]).encode()).hexdigest()[:12]

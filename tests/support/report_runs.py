@@ -50,8 +50,13 @@ def _write(folder: Path, settings: Any, more: Mapping[str, float]) -> None:
     save_config(settings, folder)
     lines = [{"step": step, "loss": 3.0 - step / 20, "step_seconds": 0.01 * step, **more} for step in STEPS]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = {"versions": {"python": "3.11", "jax": "0.10.2"}, "devices": "2 x cpu", "parameters": 1234, "flops": 10**9}
-    (folder / "environment.json").write_text(json.dumps({**made, "peak_bytes": 2**30, "peak_of": "the process"}))
+    environment = {
+        "versions": {"python": "3.11", "jax": "0.10.2"},
+        "devices": "2 x cpu",
+        "parameters": 1234,
+        "flops": 10**9,
+    }
+    (folder / "environment.json").write_text(json.dumps({**environment, "peak_bytes": 2**30, "peak_of": "the process"}))
 
 
 def add_probe(folder: Path, probe: Any) -> None:

@@ -86,5 +86,5 @@ def test_without_the_extra_it_says_what_to_install(package):
         hidden + call.split("; ")[0] + f"\ntry: {call.split('; ')[1]}\nexcept ImportError as e: print(e)"
     )  # fmt: skip
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    wanted = f"pejax.visualize needs {package}, which is not installed: pip install matplotlib plotly Pillow"
-    assert done.stdout.strip() == wanted
+    expected = f"pejax.visualize needs {package}, which is not installed: pip install matplotlib plotly Pillow"
+    assert done.stdout.strip() == expected

@@ -50,7 +50,7 @@ def test_a_page_shows_a_still_without_scripts_and_labels_every_control(name):
     assert len(re.findall("<figure>", still)) == len(drawn)
     controls = re.findall(r'<(?:input|select)[^>]* id="(\w+)"', still)
     assert controls
-    assert {f'for="{one}"' in still for one in controls} == {True}
+    assert {f'for="{item}"' in still for item in controls} == {True}
 
 
 @pytest.mark.slow
@@ -65,10 +65,10 @@ def test_a_page_shows_a_still_without_scripts_and_labels_every_control(name):
     ],
 )
 def test_the_frequencies_of_the_needle_turn_as_the_encoding_does(base, method, factor):
-    found = numbers(made("needle_page"))
-    shown = found["frequencies"][str(base)][method]
+    result = numbers(made("needle_page"))
+    shown = result["frequencies"][str(base)][method]
     shown = shown if method == "none" else shown[str(factor)]
-    dims = pejax.Dims(heads=1, head_dim=2 * len(shown), extent=found["trained"])
+    dims = pejax.Dims(heads=1, head_dim=2 * len(shown), extent=result["trained"])
     rope = pejax.make_encoding(f"rope(base={base})", dims, None if method == "none" else f"{method}(factor={factor})")
     positions = np.array([1, 1000, 30_000])
     first = jnp.tile(jnp.float32([1, 0]), (len(positions), 1, len(shown)))
@@ -113,8 +113,8 @@ def test_the_tables_are_the_biases_of_the_encodings():
         all_pairs = np.asarray(pure[name](jnp.asarray(queries), jnp.asarray(keys)))
         for i, query in enumerate(queries):
             for j, key in enumerate(keys):
-                found = [-np.inf if one is None else one for one in looked_up(table, query, key)]
-                np.testing.assert_allclose(found, all_pairs[:, i, j], atol=2e-3, err_msg=name)
+                result = [-np.inf if item is None else item for item in looked_up(table, query, key)]
+                np.testing.assert_allclose(result, all_pairs[:, i, j], atol=2e-3, err_msg=name)
 
 
 # In Chromium
@@ -140,16 +140,16 @@ def test_the_sinusoid_of_the_script_is_that_of_the_library(tmp_path):
     found.drawn = drawn();
     found.said = byId("said").textContent;
     """
-    found = in_chromium(made("sinusoid_page"), SET + script, tmp_path)
+    result = in_chromium(made("sinusoid_page"), SET + script, tmp_path)
     settings = ((20, 32, 10_000.0), (77, 6, 100.0), (127, 128, 501_000.0))
-    for (position, width, base), shown in zip(settings, found["shown"], strict=True):
+    for (position, width, base), shown in zip(settings, result["shown"], strict=True):
         assert shown["base"] == base
         table = np.asarray(functions.sinusoidal_embedding(jnp.arange(128), width, base=base), np.float64)
         np.testing.assert_allclose(shown["vector"], table[position], atol=2e-5)  # frequencies are rounded to float32
         np.testing.assert_allclose(shown["similarity"], table @ table[position] / (width / 2), atol=2e-5)
-    assert found["stepped"] == "126"
-    assert found["drawn"] == [True] * 3
-    assert found["said"].startswith("Wavelengths from 6.28 to ")
+    assert result["stepped"] == "126"
+    assert result["drawn"] == [True] * 3
+    assert result["said"].startswith("Wavelengths from 6.28 to ")
 
 
 @pytest.mark.slow
@@ -161,16 +161,16 @@ def test_the_needle_of_the_script_turns_by_the_table(tmp_path):
     found.said = byId("said").textContent;
     found.drawn = drawn();
     """
-    found = in_chromium(made("needle_page"), SET + script, tmp_path)
+    result = in_chromium(made("needle_page"), SET + script, tmp_path)
     table = numbers(made("needle_page"))["frequencies"]
-    assert found["plain"]["frequencies"] == table["10000"]["none"]
-    assert found["plain"]["angle"] == pytest.approx(30 * 0.1)
-    assert found["yarn"]["frequencies"] == table["500000"]["yarn"]["16"]
-    assert found["yarn"]["position"] > 1000
-    assert found["yarn"]["angle"] == found["yarn"]["position"] * table["500000"]["yarn"]["16"][20]
+    assert result["plain"]["frequencies"] == table["10000"]["none"]
+    assert result["plain"]["angle"] == pytest.approx(30 * 0.1)
+    assert result["yarn"]["frequencies"] == table["500000"]["yarn"]["16"]
+    assert result["yarn"]["position"] > 1000
+    assert result["yarn"]["angle"] == result["yarn"]["position"] * table["500000"]["yarn"]["16"][20]
     slowed = table["500000"]["none"][20] / table["500000"]["yarn"]["16"][20]
-    assert f"slows it down by {slowed:.3g} " in found["said"]
-    assert found["drawn"] == [True] * 2
+    assert f"slows it down by {slowed:.3g} " in result["said"]
+    assert result["drawn"] == [True] * 2
 
 
 @pytest.mark.slow
@@ -190,15 +190,15 @@ def test_the_biases_of_the_script_are_those_of_the_tables(tmp_path):
     found.drawn = drawn();
     found.over = document.documentElement.scrollWidth - window.innerWidth;
     """
-    found = in_chromium(made("bias_page"), SET + script, tmp_path, "--window-size=500,900")
+    result = in_chromium(made("bias_page"), SET + script, tmp_path, "--window-size=500,900")
     tables = numbers(made("bias_page"))["tables"]
     for name, side, query in (("fire", 14, (3, 9)), ("lookhere", 7, (6, 5))):
         expected = [looked_up(tables[name], query, key) for key in np.ndindex(side, side)]
-        assert np.array_equal(np.array(found[name], float), np.array(expected, float).T, equal_nan=True)
-    assert found["query"] == [0, 5]
-    assert "Gray patches are hidden" in found["said"]
-    assert found["drawn"] == [True] * 5
-    assert found["over"] <= 0
+        assert np.array_equal(np.array(result[name], float), np.array(expected, float).T, equal_nan=True)
+    assert result["query"] == [0, 5]
+    assert "Gray patches are hidden" in result["said"]
+    assert result["drawn"] == [True] * 5
+    assert result["over"] <= 0
 
 
 def test_a_notebook_shows_a_page_in_a_frame():

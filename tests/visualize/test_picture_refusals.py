@@ -81,7 +81,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    ("picture", "arguments", "options", "rule"), REFUSED, ids=[f"{one[0]}-{i}" for i, one in enumerate(REFUSED)]
+    ("picture", "arguments", "options", "rule"), REFUSED, ids=[f"{item[0]}-{i}" for i, item in enumerate(REFUSED)]
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(picture, arguments, options, rule):
     if hasattr(visualize, picture):
@@ -98,10 +98,10 @@ def test_what_cannot_be_drawn_is_refused_in_one_line(picture, arguments, options
 def test_what_cannot_be_a_subject_is_refused():
     with pytest.raises(ValueError, match="Pictures: theme must be one of light, dark, got 'gray'"):
         visualize.Pictures(ALIBI, theme="gray")
-    own = pejax.Encoding(distance_bias=lambda params, relative: -1.0 * relative)
+    encoding_without_dims = pejax.Encoding(distance_bias=lambda params, relative: -1.0 * relative)
     with pytest.raises(ValueError, match=r"Pictures: dims must be given .*, got an encoding made without dims"):
-        visualize.Pictures(own)
-    assert visualize.Pictures(own, dims=DIMS).dims == DIMS
+        visualize.Pictures(encoding_without_dims)
+    assert visualize.Pictures(encoding_without_dims, dims=DIMS).dims == DIMS
     with pytest.raises(ValueError, match=r"plot_extrapolation: dims must be given .* made for different dims"):
         visualize.plot_extrapolation({"alibi": ALIBI, "rope": pejax.encodings.rope(CAUSAL)})
 

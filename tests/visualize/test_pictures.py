@@ -49,16 +49,16 @@ def test_the_example_of_a_picture_runs(name):
     space = {"pejax": pejax, "jax": jax}
     for example in examples:
         exec(example.source, space)
-    made = space.get("figure", space.get("animation"))
-    if isinstance(made, Animation):
-        made.draw(made.frames - 1)
-        made = made.figure
-    if isinstance(made, Figure):
-        assert all(axes.has_data() or not axes.axison for axes in made.axes)
-        made.draw_without_rendering()
+    drawing = space.get("figure", space.get("animation"))
+    if isinstance(drawing, Animation):
+        drawing.draw(drawing.frames - 1)
+        drawing = drawing.figure
+    if isinstance(drawing, Figure):
+        assert all(axes.has_data() or not axes.axison for axes in drawing.axes)
+        drawing.draw_without_rendering()
     else:
-        assert len(made.data) > 0
-        assert len(made.frames) == 3
+        assert len(drawing.data) > 0
+        assert len(drawing.frames) == 3
 
 
 @pytest.mark.parametrize("name", DRAWING)
@@ -147,12 +147,12 @@ ONCE = {"alibi", "rope", "learned"}
 
 def test_every_encoding_has_pictures_of_what_it_does():
     for name in pejax.ENCODINGS:
-        own = {picture for one, picture in SUITED if one == name}
+        names = {picture for item, picture in SUITED if item == name}
         encoding = pejax.make_encoding(name, DIMS)
-        assert ("bias" in own) == (encoding.bias is not None)
-        assert ("rotation" in own) == (encoding.rotate is not None)
-        assert ("embedding" in own) == (encoding.embed is not None)
-        assert {"attention_weights", "extrapolation", "attention_entropy", "token_points"} <= own
+        assert ("bias" in names) == (encoding.bias is not None)
+        assert ("rotation" in names) == (encoding.rotate is not None)
+        assert ("embedding" in names) == (encoding.embed is not None)
+        assert {"attention_weights", "extrapolation", "attention_entropy", "token_points"} <= names
 
 
 @pytest.mark.parametrize(
@@ -160,20 +160,20 @@ def test_every_encoding_has_pictures_of_what_it_does():
     [pytest.param(*pair, marks=() if pair[0] in ONCE and pair[1] in LIGHT else pytest.mark.slow) for pair in SUITED],
 )
 def test_a_picture_of_the_command_is_drawn(name, picture):
-    (one,) = [one for one in command.PICTURES if one.name == picture]
-    made = one.draw(command.variants_of(name), "light")
-    if isinstance(made, str):
-        assert made.startswith("<!doctype html>")
+    (suited,) = [suited for suited in command.PICTURES if suited.name == picture]
+    drawing = suited.draw(command.variants_of(name), "light")
+    if isinstance(drawing, str):
+        assert drawing.startswith("<!doctype html>")
         return
-    made = made.figure if isinstance(made, Animation) else made
-    assert all(axes.has_data() or not axes.axison for axes in made.axes)
+    drawing = drawing.figure if isinstance(drawing, Animation) else drawing
+    assert all(axes.has_data() or not axes.axison for axes in drawing.axes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("picture", [picture.name for picture in command.TOGETHER])
 def test_a_picture_of_all_encodings_is_drawn(picture):
-    (one,) = [one for one in command.TOGETHER if one.name == picture]
-    assert all(axes.has_data() or not axes.axison for axes in one.draw(None, "dark").axes)
+    (item,) = [item for item in command.TOGETHER if item.name == picture]
+    assert all(axes.has_data() or not axes.axison for axes in item.draw(None, "dark").axes)
 
 
 # Numbers
@@ -183,9 +183,9 @@ def test_embedding_is_the_sinusoid():
     figure = visualize.Pictures(pejax.encodings.sinusoidal(DIMS)).embedding(length=12)
     np.testing.assert_allclose(images(figure)[0], pejax.sinusoidal_embedding(jnp.arange(12), 16), atol=1e-7)
     curves = visualize.Pictures(pejax.encodings.sinusoidal(DIMS)).embedding_curves(length=12, channels=[0, 3])
-    wanted = np.asarray(pejax.sinusoidal_embedding(jnp.arange(12), 16))
+    expected = np.asarray(pejax.sinusoidal_embedding(jnp.arange(12), 16))
     for axes, channel in zip(curves.axes, (0, 3), strict=True):
-        np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), wanted[:, channel], atol=1e-7)
+        np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), expected[:, channel], atol=1e-7)
 
 
 @pytest.mark.slow
@@ -219,29 +219,29 @@ def test_products_of_turned_needles_stay_and_of_pushed_ones_do_not():
 def test_frequencies_are_measured_on_the_encoding(spec):
     encoding = pejax.make_encoding(spec, DIMS)
     params = pejax.init_params(encoding, jax.random.key(0))
-    wanted = {
+    expected = {
         "rope_axial": pejax.rope_axial_frequencies(8, axes=1)[0],
         "rope_mixed": params.get("frequencies", np.zeros((2, 1, 4)))[0, 0],
         "rope(rotary_dim=4)": pejax.rope_frequencies(8, rotary_dim=4),
     }.get(spec, pejax.rope_frequencies(8))
-    found = measured_frequencies("test", encoding, DIMS, params)
-    np.testing.assert_allclose(found[0, 0], wanted, rtol=1e-5)
+    result = measured_frequencies("test", encoding, DIMS, params)
+    np.testing.assert_allclose(result[0, 0], expected, rtol=1e-5)
 
 
 def test_angles_and_cosines_are_those_of_the_frequencies():
     figure = visualize.Pictures(pejax.encodings.rope(DIMS)).rotation_angles(length=20)
     angles, cosines = images(figure)
-    wanted = np.arange(20)[:, None] * pejax.rope_frequencies(8)
-    np.testing.assert_allclose(angles, wanted, rtol=1e-5)
-    np.testing.assert_allclose(cosines, np.cos(wanted), atol=1e-5)
+    expected = np.arange(20)[:, None] * pejax.rope_frequencies(8)
+    np.testing.assert_allclose(angles, expected, rtol=1e-5)
+    np.testing.assert_allclose(cosines, np.cos(expected), atol=1e-5)
 
 
 @pytest.mark.slow
 def test_rotary_steps_show_rotated_queries():
     figure = visualize.Pictures(pejax.encodings.rope(DIMS)).rotary_steps(words=("a", "b", "a"))
     before, angles, after = images(figure)
-    wanted = pejax.rope_apply(jnp.asarray(before, jnp.float32)[:, None], jnp.arange(3))[:, 0]
-    np.testing.assert_allclose(after, wanted, atol=1e-5)
+    expected = pejax.rope_apply(jnp.asarray(before, jnp.float32)[:, None], jnp.arange(3))[:, 0]
+    np.testing.assert_allclose(after, expected, atol=1e-5)
     np.testing.assert_allclose(before[0], before[2])
     np.testing.assert_allclose(angles, np.arange(3)[:, None] * pejax.rope_frequencies(8), rtol=1e-4)
 
@@ -261,9 +261,9 @@ def test_plane_waves_are_cosines_of_the_frequencies():
 @pytest.mark.slow
 def test_bias_is_alibis_and_hides_keys_after_the_query():
     figure = visualize.Pictures(pejax.encodings.alibi(DIMS)).bias(length=6)
-    wanted = np.array(pejax.alibi_bias(jnp.arange(6), jnp.arange(6), pejax.alibi_slopes(2)))
-    wanted[:, ~np.tri(6, dtype=bool)] = np.nan
-    np.testing.assert_allclose(images(figure), wanted)
+    expected = np.array(pejax.alibi_bias(jnp.arange(6), jnp.arange(6), pejax.alibi_slopes(2)))
+    expected[:, ~np.tri(6, dtype=bool)] = np.nan
+    np.testing.assert_allclose(images(figure), expected)
 
 
 def test_bias_curves_and_slopes_are_alibis():
@@ -283,8 +283,8 @@ def test_bias_curves_of_both_sides_are_those_of_the_table():
     params = pejax.init_params(encoding, jax.random.key(1))
     figure = visualize.Pictures(encoding, params).bias_curves(length=5, heads=[1])
     buckets = pejax.t5_bucket(jnp.arange(-4, 5), bidirectional=True)
-    wanted = np.stack([np.arange(-4, 5), params["heads"]["table"][1][buckets]], axis=1)
-    np.testing.assert_allclose(lines(figure.axes[0])["head 1"], wanted, rtol=1e-6)
+    expected = np.stack([np.arange(-4, 5), params["heads"]["table"][1][buckets]], axis=1)
+    np.testing.assert_allclose(lines(figure.axes[0])["head 1"], expected, rtol=1e-6)
 
 
 def test_bias_on_a_grid_is_euclidean():
@@ -298,7 +298,7 @@ def test_bias_on_a_grid_is_euclidean():
 @pytest.mark.parametrize("name", ["alibi", "shaw", "rope", "transformer_xl"])
 def test_logits_are_products_and_bias_and_their_softmax_the_weights(name):
     figure = visualize.Pictures(pejax.make_encoding(name, DIMS)).logit_terms(length=5, head=1)
-    products, bias, logits, weights = (np.nan_to_num(one, nan=-np.inf) for one in images(figure))
+    products, bias, logits, weights = (np.nan_to_num(item, nan=-np.inf) for item in images(figure))
     np.testing.assert_allclose(np.tril(products + bias), np.tril(logits), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(jax.nn.softmax(logits, axis=-1), np.maximum(weights, 0), atol=1e-5)
     assert (np.abs(np.tril(bias)).max() > 0) == (name != "rope")
@@ -320,9 +320,9 @@ def test_t5_buckets_are_official():
     """0 → 0, -1 → 1, -8 → 8, ≤ -128 → 15, +1 → 17, +8 → 24, ≥ +128 → 31."""
     figure = visualize.plot_t5_buckets()
     drawn = [dict(line.get_xydata()) for line in figure.axes[0].get_lines()[:2]]
-    both = {**drawn[0], **drawn[1]}
-    wanted = {0: 0, -1: 1, -8: 8, -16: 10, -128: 15, -160: 15, 1: 17, 8: 24, 64: 30, 128: 31}
-    assert {at: both[at] for at in wanted} == wanted
+    buckets = {**drawn[0], **drawn[1]}
+    expected = {0: 0, -1: 1, -8: 8, -16: 10, -128: 15, -160: 15, 1: 17, 8: 24, 64: 30, 128: 31}
+    assert {at: buckets[at] for at in expected} == expected
 
 
 @pytest.mark.slow
@@ -334,12 +334,12 @@ def test_shaws_table_is_clipped():
 
 def test_wavelengths_are_those_of_the_extensions():
     frequencies = pejax.rope_frequencies(16)
-    rotary, known = pejax.Rotary(10000.0, 16), {"trained_length": 64, "factor": 4.0}
-    figure = visualize.plot_wavelengths(frequencies, base=10000.0, **known, long_factors=np.linspace(1, 4, 8))
+    rotary, options = pejax.Rotary(10000.0, 16), {"trained_length": 64, "factor": 4.0}
+    figure = visualize.plot_wavelengths(frequencies, base=10000.0, **options, long_factors=np.linspace(1, 4, 8))
     drawn = lines(figure.axes[0])
     for name, extend in (("NTK", pejax.functions.extend_ntk), ("YaRN", pejax.extend_yarn), ("trained", None)):
-        found = frequencies if extend is None else extend(frequencies, rotary, **known)[0]
-        np.testing.assert_allclose(drawn[name][:, 1], 2 * np.pi / found, rtol=1e-5)
+        result = frequencies if extend is None else extend(frequencies, rotary, **options)[0]
+        np.testing.assert_allclose(drawn[name][:, 1], 2 * np.pi / result, rtol=1e-5)
     np.testing.assert_allclose(drawn["LongRoPE"][:, 1], 2 * np.pi / frequencies * np.linspace(1, 4, 8), rtol=1e-5)
 
 
@@ -383,22 +383,22 @@ def test_ropes_logits_are_not_monotone():
     assert np.diff(mean).max() > 0.2
     words = [jax.random.normal(jax.random.key(seed), (64,), jnp.float32) for seed in range(8)]
     turn = lambda word, at: pejax.rope_apply(word[None, None], jnp.array([at]))
-    wanted = np.mean([float(jnp.sum(turn(word, 0) * turn(word, 7))) / 8 for word in words])
-    np.testing.assert_allclose(mean[7], wanted, rtol=1e-4)
+    expected = np.mean([float(jnp.sum(turn(word, 0) * turn(word, 7))) / 8 for word in words])
+    np.testing.assert_allclose(mean[7], expected, rtol=1e-4)
 
 
 @pytest.mark.slow
 def test_entropy_of_sinusoids_is_the_lowest_of_one_head():
     """The opposite of what one source concludes from the same comparison, with ALiBi's single head."""
     dims = pejax.Dims(heads=1, head_dim=32, extent=16)
-    found = {
+    result = {
         name: attention_by_distance.entropies(pejax.make_encoding(name, dims), dims, None, 128, draws=6).mean()
         for name in ("sinusoidal", "rope", "alibi")
     }
-    assert found["sinusoidal"] < found["rope"] - 0.2
-    assert found["sinusoidal"] < found["alibi"] - 0.2
-    assert abs(found["rope"] - 4.37) < 0.06
-    assert abs(found["alibi"] - 4.37) < 0.06
+    assert result["sinusoidal"] < result["rope"] - 0.2
+    assert result["sinusoidal"] < result["alibi"] - 0.2
+    assert abs(result["rope"] - 4.37) < 0.06
+    assert abs(result["alibi"] - 4.37) < 0.06
 
 
 @pytest.mark.slow
@@ -409,14 +409,14 @@ def test_weights_are_those_of_attend():
         layer = make_layer(encoding, DIMS, None, 8)
         values = jnp.broadcast_to(jnp.eye(8, dtype=jnp.float32)[:, None], (8, 2, 8))
         params = pejax.init_params(encoding, jax.random.key(0))
-        wanted = pejax.attend(encoding, layer.q, layer.k, values, params=params, extent=8)
-        np.testing.assert_allclose(weights_of(encoding, DIMS, layer), wanted.transpose(1, 0, 2), atol=2e-6)
+        expected = pejax.attend(encoding, layer.q, layer.k, values, params=params, extent=8)
+        np.testing.assert_allclose(weights_of(encoding, DIMS, layer), expected.transpose(1, 0, 2), atol=2e-6)
 
 
 def test_without_position_word_order_is_lost():
     encodings = {name: pejax.make_encoding(name, BOTH_SIDES) for name in ("none", "rope", "t5")}
     figure = visualize.plot_word_order(encodings, BOTH_SIDES)
-    difference = [np.abs(one).max() for one in images(figure)[2::3]]
+    difference = [np.abs(item).max() for item in images(figure)[2::3]]
     assert difference[0] < 1e-5
     assert min(difference[1:]) > 1e-2
 
@@ -441,7 +441,7 @@ def test_learned_frequencies_are_the_ones_given():
 def test_token_points_move_as_the_encoding_moves_them(name):
     encoding = pejax.make_encoding(name, BOTH_SIDES)
     figure = visualize.Pictures(encoding).token_points(words=("a", "b") * 4, frames=2)
-    clouds = [[np.stack([one.x, one.y, one.z], axis=1) for one in frame.data] for frame in figure.frames]
+    clouds = [[np.stack([item.x, item.y, item.z], axis=1) for item in frame.data] for frame in figure.frames]
     assert all(np.ptp(cloud, axis=0).max() < 1e-5 for cloud in clouds[0])  # equal words are one point
     moved = max(np.abs(end - start).max() for start, end in zip(*clouds, strict=True))
     assert moved < 1e-5 if name == "none" else moved > 1e-3
@@ -449,15 +449,15 @@ def test_token_points_move_as_the_encoding_moves_them(name):
 
 def test_the_gallery_shows_every_picture_as_it_is_written():
     root = Path(__file__).parents[2]
-    made = runpy.run_path(str(root / "docs" / "make_gallery.py"))
-    assert made["page"]() == (root / "docs" / "gallery.md").read_text(), "run: python docs/make_gallery.py"
-    items = [item for section in made["SECTIONS"].values() for item in section]
+    gallery = runpy.run_path(str(root / "docs" / "make_gallery.py"))
+    assert gallery["page"]() == (root / "docs" / "gallery.md").read_text(), "run: python docs/make_gallery.py"
+    items = [item for section in gallery["SECTIONS"].values() for item in section]
     shown = {item.function.removeprefix("Pictures.") for item in items}
     assert shown == {*DRAWING, ""}
     files = {item.file for item in items if item.picture}
     files |= {name.replace(".svg", "-dark.svg") for name in files}
-    assert files == {path.name for path in made["FIGURES"].iterdir()}
-    assert sum((made["FIGURES"] / name).stat().st_size for name in files) < 5e6
+    assert files == {path.name for path in gallery["FIGURES"].iterdir()}
+    assert sum((gallery["FIGURES"] / name).stat().st_size for name in files) < 5e6
 
 
 @pytest.mark.parametrize(
@@ -468,11 +468,11 @@ def test_the_gallery_shows_every_picture_as_it_is_written():
     ],
 )
 def test_an_encoding_for_some_dims_alone_has_their_pictures(dims, drawn):
-    wanted = dims.axes, dims.causal
+    expected = dims.axes, dims.causal
 
     def narrow(dims):
-        if (dims.axes, dims.causal) != wanted:
-            raise ValueError(f"narrow: axes and causal must be {wanted}, got {dims.axes} and {dims.causal}")
+        if (dims.axes, dims.causal) != expected:
+            raise ValueError(f"narrow: axes and causal must be {expected}, got {dims.axes} and {dims.causal}")
         return dataclasses.replace(pejax.encodings.alibi(dims), spec=None)
 
     pejax.register_encoding("narrow", narrow, dims=[dims])
@@ -493,9 +493,9 @@ def test_every_encoding_and_extension_is_in_the_history():
     names = {method.here for method in methods}
     elsewhere = {"pi", "resize"}  # position interpolation is there as linear, resizing as the table of a grid
     assert {*pejax.ENCODINGS, *pejax.EXTENSIONS} - elsewhere <= names
-    known = {method.name: (method.year, method.month) for method in methods}
+    dates = {method.name: (method.year, method.month) for method in methods}
     for method in methods:
-        assert all(known[parent] <= (method.year, method.month) for parent in method.parents), method.name
+        assert all(dates[parent] <= (method.year, method.month) for parent in method.parents), method.name
         if "arXiv" in method.source:
             assert method.source.split("arXiv ")[1][:4] == f"{method.year % 100}{method.month:02d}"
 
