@@ -36,7 +36,7 @@ from benchmarks.command_line import NAMES, options
 from benchmarks.peers_torch import forget
 from benchmarks.report import Case, Part, Settings, keep, path_of, section, write_section
 from benchmarks.timing import Progress
-from pejax._text import plain_output
+from pejax._process.text import plain_output
 
 MODULES = (attention, rope, phases, bias, memory, steps, long, mesh, compile_time)
 PARTS: dict[str, Part] = {name: module.PART for name, module in zip(NAMES, MODULES, strict=True)}

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.memory import temporary
 from benchmarks.report import machine
 from pejax import ENCODINGS, Dims, make_encoding
-from pejax._explain import costs
+from pejax._naming.explain import costs
 
 SETTINGS = {
     "text": Dims(heads=12, head_dim=64, extent=2048, causal=True),

@@ -34,7 +34,7 @@ from typing import Any
 
 import jax
 
-from pejax._text import plain_output
+from pejax._process.text import plain_output
 from train.devices import hosts
 from train.engine.checkpoint import written_steps
 

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pejax._text import plain_output
+from pejax._process.text import plain_output
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,6 +1,6 @@
 """Positional encodings in JAX for text, pictures, videos and points in space."""
 
-from pejax import _versions as _versions  # first: it refuses another Python or JAX in one line
+from pejax._process import versions as _versions  # noqa: F401 - first: it refuses another Python or JAX in one line
 
 # isort: split
 import importlib
@@ -19,16 +19,12 @@ from pejax._attention.flax_api import attention_fn
 from pejax._attention.kernel_check import check_kernels
 from pejax._attention.linear import linear_attention
 from pejax._attention.sharding import Sharding
-from pejax._compose import compose_encodings
-from pejax._dims import Dims
-from pejax._encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
 from pejax._encodings.alibi import alibi_bias, alibi_slopes
 from pejax._encodings.rope import pairing_permutation, rope_frequencies
 from pejax._encodings.rope_axial import rope_axial_frequencies
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
 from pejax._encodings.sinusoidal import sinusoidal_embedding
 from pejax._encodings.t5 import t5_bucket
-from pejax._explain import explain
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.base import Rotary
 from pejax._extensions.interpolation import interpolate_positions
@@ -36,12 +32,17 @@ from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.longrope_search import search_longrope
 from pejax._extensions.temperature import scale_queries
 from pejax._extensions.yarn import extend_yarn
-from pejax._make import make_encoding
+from pejax._naming.explain import explain
+from pejax._naming.make import make_encoding
+from pejax._naming.register import register_encoding
 from pejax._ops.rotary import rope_apply
-from pejax._patches import Patches, patchify, unpatchify
 from pejax._placement.from_host import offset_positions, segment_ids_of
 from pejax._placement.sequence import positions_of
-from pejax._positions import (
+from pejax._record.compose import compose_encodings
+from pejax._record.dims import Dims
+from pejax._record.encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
+from pejax._tokens.patches import Patches, patchify, unpatchify
+from pejax._tokens.positions import (
     TokenPositions,
     augment_positions,
     grid_positions,
@@ -50,7 +51,6 @@ from pejax._positions import (
     segment_positions,
     segments_of_positions,
 )
-from pejax._register import register_encoding
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 

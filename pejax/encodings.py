@@ -18,7 +18,7 @@ from pejax._encodings.shaw import shaw
 from pejax._encodings.sinusoidal import sinusoidal
 from pejax._encodings.t5 import t5
 from pejax._encodings.transformer_xl import transformer_xl
-from pejax._presets import PRESETS
+from pejax._record.presets import PRESETS
 
 __all__ = [
     "ENCODINGS",

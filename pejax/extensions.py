@@ -21,7 +21,7 @@ from pejax._extensions.self_extend import rerope, self_extend
 from pejax._extensions.slopes import slopes
 from pejax._extensions.temperature import llama4, log_n
 from pejax._extensions.yarn import yarn
-from pejax._specs import Extension
+from pejax._record.specs import Extension
 
 __all__ = [
     "ANY_ENCODING",

@@ -7,8 +7,8 @@
 `str` writes a spec, for files and messages.
 """
 
-from pejax._parse import parse, parse_call, parse_extension, parse_pattern
-from pejax._specs import EncodingSpec, LayerPattern, Spec, SumSpec
+from pejax._naming.parse import parse, parse_call, parse_extension, parse_pattern
+from pejax._record.specs import EncodingSpec, LayerPattern, Spec, SumSpec
 
 __all__ = [
     "EncodingSpec",

@@ -23,9 +23,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, own_dims, pair_bias, split_params
-from pejax._probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, own_dims, pair_bias, split_params
+from pejax._record.probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
 
 __all__ = [
     "Probe",

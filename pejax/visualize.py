@@ -58,6 +58,6 @@ def __getattr__(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    from pejax._text import run
+    from pejax._process.text import run
 
     run(main)

@@ -19,8 +19,8 @@ from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import over_heads
 from pejax._attention.core.reference import placed_pairs
-from pejax._encoding import rotate_keys, rotate_queries
-from pejax._positions import TokenPositions, rotary_positions
+from pejax._record.encoding import rotate_keys, rotate_queries
+from pejax._tokens.positions import TokenPositions, rotary_positions
 
 TOLERANCES = {"highest": 1e-5, "default": 2e-3, "bfloat16": 2e-2}
 """Largest norm of an error over the norm of the right value: float32 at precision "highest", at the default (TF32 on a

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked, read_arguments
 from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates, run
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
@@ -29,9 +28,10 @@ from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
 from pejax._attention.sharding import Sharding, run_sharded
-from pejax._names import unknown_argument
+from pejax._calls.arguments import checked, read_arguments
+from pejax._calls.names import unknown_argument
 from pejax._ops.backend import platform
-from pejax._positions import Positions
+from pejax._tokens.positions import Positions
 
 MASKS = (
     "masks are causal, window, distance_range and TokenPositions.segment_ids (packed_positions); "

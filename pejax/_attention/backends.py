@@ -13,7 +13,7 @@ from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
 from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
-from pejax._names import did_you_mean
+from pejax._calls.names import did_you_mean
 from pejax._ops.backend import platform
 from pejax._ops.varying import varying_alike, varying_axes
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.core.hooks import HOOK_NAMES, bound_hooks
-from pejax._encoding import Encoding, Params, adapt, rotate_keys, rotate_queries
 from pejax._ops.backend import vmap_or_map
-from pejax._positions import TokenPositions, rotary_positions
+from pejax._record.encoding import Encoding, Params, adapt, rotate_keys, rotate_queries
+from pejax._tokens.positions import TokenPositions, rotary_positions
 
 
 def rotates_alone(encoding: Encoding) -> bool:

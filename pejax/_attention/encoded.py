@@ -12,7 +12,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention, refuse_unknown
 from pejax._attention.by_example import attend_at_extents, batched, rotate_by_example, rotates_alone, within_example
 from pejax._attention.core.hooks import bound_hooks
@@ -20,7 +19,9 @@ from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import check_arrays, check_positions_given
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.sink import check_sink, with_sink
-from pejax._encoding import (
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import call_token_hook
+from pejax._record.encoding import (
     Encoding,
     Extent,
     Params,
@@ -34,8 +35,7 @@ from pejax._encoding import (
     rotate_queries,
     scale_of,
 )
-from pejax._hook_calls import call_token_hook
-from pejax._positions import Positions, TokenPositions, as_token_positions, check_within, rotary_positions
+from pejax._tokens.positions import Positions, TokenPositions, as_token_positions, check_within, rotary_positions
 
 OPTIONS = dict.fromkeys(
     ("window", "distance_range", "scale", "soft_cap", "dropout", "return_lse", "implementation", "sharding")

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
 from pejax._attention.api import weights_of
 from pejax._attention.backends import run
 from pejax._attention.by_example import rotate_by_example, rotates_alone
@@ -21,9 +20,20 @@ from pejax._attention.core.operands import check_positions_given, check_sharding
 from pejax._attention.core.options import LEARNED_SCALE, check_options
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.encoded import check_extent, is_one_extent, position_axes, rotate_and_attend
-from pejax._encoding import Encoding, Extent, Params, RandomKey, causality, check_dims, check_embedded, named, scale_of
-from pejax._kinds import shown
-from pejax._positions import Positions, TokenPositions, as_token_positions
+from pejax._calls.arguments import checked
+from pejax._calls.kinds import shown
+from pejax._record.encoding import (
+    Encoding,
+    Extent,
+    Params,
+    RandomKey,
+    causality,
+    check_dims,
+    check_embedded,
+    named,
+    scale_of,
+)
+from pejax._tokens.positions import Positions, TokenPositions, as_token_positions
 
 ADDITIVE_MASK = "an additive mask goes into bias"
 """What to do with a mask of logits."""

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array
 
-from pejax._arguments import checked
 from pejax._attention.api import dot_product_attention
 from pejax._attention.backends import PREFERENCES, checked_name
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.hooks import Hooks
-from pejax._encoding import Params
+from pejax._calls.arguments import checked
 from pejax._ops.backend import platform
+from pejax._record.encoding import Params
 
 HEADS, LENGTH = 2, 256
 """Of what is compiled: more than the dense reference is preferred for, and several tiles."""

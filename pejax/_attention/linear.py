@@ -16,18 +16,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, UInt
 
-from pejax import _encoding as encodings
-from pejax._arguments import checked
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, check_arrays, clear_unused, prepare
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
-from pejax._encoding import Encoding, Extent, Params
+from pejax._calls.arguments import checked
 from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
-from pejax._positions import Positions, TokenPositions, as_token_positions, in_one_type, rotary_positions
+from pejax._record import encoding as encodings
+from pejax._record.encoding import Encoding, Extent, Params
+from pejax._tokens.positions import Positions, TokenPositions, as_token_positions, in_one_type, rotary_positions
 
 CHUNK = 64
 """Tokens per chunk; D tokens if the head dimension D is larger."""

@@ -25,7 +25,7 @@ from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import row_means
 from pejax._ops.pytrees import cotangent_of, own_floats, wide, with_floats, zeros_of
 from pejax._ops.remat import name_for_remat
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 
 class ShardSettings(NamedTuple):

@@ -20,12 +20,12 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from pejax._arguments import checked_fields
 from pejax._attention import ring
 from pejax._attention.backends import run
 from pejax._attention.core.operands import Layout, Operands, Origin
 from pejax._attention.core.options import Options
-from pejax._positions import TokenPositions
+from pejax._calls.arguments import checked_fields
+from pejax._tokens.positions import TokenPositions
 
 METHODS = {"ring": ring.ring, "gather": ring.gather}
 

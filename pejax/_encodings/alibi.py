@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance, no_params
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.slopes import scale_alibi_slopes
 from pejax._ops.relative import axes_of, check_axes, float_differences, token_distance
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, from_distance, no_params
+from pejax._record.specs import Extension
 
 
 @checked

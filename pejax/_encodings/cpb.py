@@ -21,14 +21,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import naming_missing
 from pejax._encodings.factory import encoding_factory
-from pejax._hook_calls import naming_missing
 from pejax._ops.offset_table import is_traced_grid, look_up_within, sides_of, table_cells, table_offsets
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, float_differences
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
+from pejax._record.specs import Extension
 
 BOUND = 8.0
 """The largest bias, in logits."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeAlias
 
-from pejax._arguments import bind, read_arguments
-from pejax._dims import Dims
-from pejax._encoding import Encoding
+from pejax._calls.arguments import bind, read_arguments
+from pejax._calls.kinds import shown
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.linear import linear
-from pejax._kinds import shown
-from pejax._positions import embedding_tokens
-from pejax._specs import EncodingSpec, Extension, Term
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding
+from pejax._record.specs import EncodingSpec, Extension, Term
+from pejax._tokens.positions import embedding_tokens
 from pejax.extensions import ANY_ENCODING
 
 Arguments = ParamSpec("Arguments")

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, shared_or_per_layer
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import naming_missing
 from pejax._encodings.factory import encoding_factory
-from pejax._hook_calls import naming_missing
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
 from pejax._ops.relu_network import Side, Units, log_distance, network
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, shared_or_per_layer
+from pejax._record.specs import Extension
 
 THRESHOLD = 512.0
 EPSILON = 1e-6

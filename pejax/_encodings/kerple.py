@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import axes_of, check_axes, float_differences, token_distance
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, from_distance, shared_or_per_layer
+from pejax._record.specs import Extension
 
 VARIANTS = ("log", "power")
 LEAST = 0.01

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.offset_table import is_traced_grid
 from pejax._ops.resize import METHODS, lookup_embedding, resize_grid, sample_grid
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params
+from pejax._record.specs import Extension
 
 STD = 0.02
 

@@ -5,10 +5,10 @@ Reference:
     (arXiv 2305.19466).
 """
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding
 from pejax._encodings.factory import encoding_factory
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding
+from pejax._record.specs import Extension
 
 
 @encoding_factory()

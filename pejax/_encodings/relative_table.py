@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice
 from pejax._ops.offset_table import is_traced_grid, look_up, sample_offsets, sides_of, table_cells
 from pejax._ops.relative import axes_of, check_axes, relative_positions
 from pejax._ops.resize import METHODS, resize_grid
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, from_distance, shared_or_per_layer
+from pejax._record.specs import Extension
 
 
 @checked

@@ -18,9 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import STEP, Encoding, Extent, Params
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.base import Frequencies
 from pejax._extensions.frequencies import extend_frequencies
@@ -28,8 +26,10 @@ from pejax._ops.axes import COMMON, SPECTRA, Order, axial_frequencies, axis_grou
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
-from pejax._presets import check_preset, preset_options
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import STEP, Encoding, Extent, Params
+from pejax._record.presets import check_preset, preset_options
+from pejax._record.specs import Extension
 from pejax.extensions import ROTARY
 
 LAYOUTS = ("concat", "alternate")

@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import STEP, Encoding, Extent, Params
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.checks import check_choice
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import PAIRINGS, rope_apply
-from pejax._params import RandomKey
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import STEP, Encoding, Extent, Params
+from pejax._record.params import RandomKey
+from pejax._record.specs import Extension
 
 
 @checked

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.clipped_lookup import collect, gather_rows, pick, scatter_rows
 from pejax._ops.relative import axes_of, axis_shape, check_axes, check_table, relative_positions, sum_over_axes
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
+from pejax._record.specs import Extension
 
 
 @checked

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_choice, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
+from pejax._record.specs import Extension
 
 LAYOUTS = ("interleaved", "concat")
 INDEXINGS = ("ij", "xy")

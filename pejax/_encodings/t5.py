@@ -17,9 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, from_distance, shared_or_per_layer
+from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
 from pejax._ops.checks import check_position_type
 from pejax._ops.relative import (
@@ -31,7 +29,9 @@ from pejax._ops.relative import (
     relative_positions,
     sum_over_axes,
 )
-from pejax._specs import Extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, from_distance, shared_or_per_layer
+from pejax._record.specs import Extension
 
 
 @checked

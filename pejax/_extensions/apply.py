@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, own_dims
+from pejax._calls.arguments import checked
 from pejax._extensions.interpolation import is_interpolated
-from pejax._positions import embedding_tokens
-from pejax._specs import Extension, check_scalings
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, own_dims
+from pejax._record.specs import Extension, check_scalings
+from pejax._tokens.positions import embedding_tokens
 
 
 @checked

@@ -18,7 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
-from pejax._kinds import shown
+from pejax._calls.kinds import shown
 from pejax._ops.checks import check_frequencies
 
 Frequencies: TypeAlias = Float[Array | np.ndarray, "*A F"]

@@ -8,12 +8,12 @@ from typing import Any
 
 from jax.core import Tracer
 
-from pejax._arguments import checked
-from pejax._encoding import STEP
+from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together, unextended
 from pejax._extensions.extension import extension
 from pejax._extensions.frequencies import apply_terms
-from pejax._specs import Extension
+from pejax._record.encoding import STEP
+from pejax._record.specs import Extension
 
 
 @checked

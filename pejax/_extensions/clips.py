@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jax.core import Tracer
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
     Frequencies,

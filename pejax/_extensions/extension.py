@@ -14,9 +14,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray
 
-from pejax._arguments import bind, read_arguments
-from pejax._kinds import shown
-from pejax._specs import Extension, Target, Term
+from pejax._calls.arguments import bind, read_arguments
+from pejax._calls.kinds import shown
+from pejax._record.specs import Extension, Target, Term
 
 Options = ParamSpec("Options")
 UNIONS = (types.UnionType, typing.Union)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pejax._extensions.base import Extended, Frequencies, Length, Rotary
-from pejax._specs import Extension
+from pejax._record.specs import Extension
 
 
 class FrequencyExtension(NamedTuple):

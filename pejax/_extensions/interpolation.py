@@ -14,15 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, axes_of_extent, from_distance, split_params
-from pejax._encoding import adapt as adapt_to
+from pejax._calls.arguments import checked
+from pejax._calls.kinds import shown
 from pejax._extensions.extension import extension
-from pejax._kinds import shown
 from pejax._ops.checks import check_position_type
 from pejax._ops.offset_table import look_up_within, table_of_offsets
-from pejax._positions import check_within
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, axes_of_extent, from_distance, split_params
+from pejax._record.encoding import adapt as adapt_to
+from pejax._tokens.positions import check_within
 
 FACTOR = "interpolation_factor"
 """The name of the factor among the parameters; absent where the extent is within the trained one."""

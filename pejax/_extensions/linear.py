@@ -1,6 +1,6 @@
 """Linear scaling: every frequency is divided by one factor."""
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Factor, Frequencies, Rotary, resolve_factor, scaled
 from pejax._extensions.extension import extension
 

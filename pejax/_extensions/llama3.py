@@ -2,7 +2,7 @@
 
 import math
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,

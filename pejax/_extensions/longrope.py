@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import Rotary
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.phases import geometric_frequencies
-from pejax._params import RandomKey
+from pejax._record.params import RandomKey
 
 REACH = 1.25
 """The largest factor of a pair, as a multiple of the factor s of the whole context."""

@@ -1,6 +1,6 @@
 """NTK-aware scaling: a higher base, raised by a fixed factor or by a factor that follows the length."""
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,

@@ -1,7 +1,7 @@
 """Resampling of a learned table for sequences longer than the table."""
 
 from pejax._ops.resize import resize_grid
-from pejax._specs import Extension, Term
+from pejax._record.specs import Extension, Term
 
 
 def resize() -> Extension:

@@ -4,7 +4,7 @@ import math
 
 from jax.core import Tracer
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together
 from pejax._extensions.extension import extension
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._dims import Dims
-from pejax._encoding import Band, Encoding, Extent, Params
-from pejax._encoding import adapt as adapt_to
 from pejax._extensions.extension import extension
+from pejax._record.dims import Dims
+from pejax._record.encoding import Band, Encoding, Extent, Params
+from pejax._record.encoding import adapt as adapt_to
 
 Rotation = Callable[[Params, Array, Array], Array]
 

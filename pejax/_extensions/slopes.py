@@ -7,9 +7,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import Length
-from pejax._specs import Extension, Term
+from pejax._record.specs import Extension, Term
 
 
 @checked

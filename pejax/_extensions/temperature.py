@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._calls.arguments import checked
 from pejax._extensions.extension import extension
 from pejax._ops.checks import check_position_type, check_positions
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 
 
 @checked

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
     Factor,

@@ -6,7 +6,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Shaped
 
-from pejax._names import did_you_mean
+from pejax._calls.names import did_you_mean
 
 
 def check_position_type(positions: Shaped[Array | np.ndarray, "..."], name: str = "positions") -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from pejax._host import to_jax
+from pejax._calls.host import to_jax
 from pejax._ops.checks import check_position_type
 
 LONGEST = 2.0**30

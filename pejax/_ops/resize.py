@@ -20,7 +20,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice, check_position_type
 
 METHODS = ("bicubic", "bilinear", "align_corners")

@@ -16,7 +16,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice, check_floats, check_positions
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Num
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._placement.grids import centered, counted, equal, fitted, grid, middles, scaled
 from pejax._placement.language import AXES, in_turn
 from pejax._placement.parts import Part

@@ -15,8 +15,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from pejax._host import DigitsLost, check_digits, kept
-from pejax._kinds import shown
+from pejax._calls.host import DigitsLost, check_digits, kept
+from pejax._calls.kinds import shown
 
 HostArray: TypeAlias = np.ndarray | np.generic | Array | Sequence[Any]
 """An array of known values, or lists of them."""

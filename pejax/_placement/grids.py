@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 
 
 @checked

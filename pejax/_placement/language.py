@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 from jaxtyping import Int
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice
 from pejax._placement.grids import counted, equal, grid
 from pejax._placement.parts import Part

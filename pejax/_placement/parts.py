@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Num
 
-from pejax._arguments import checked_fields
+from pejax._calls.arguments import checked_fields
 from pejax._ops.checks import check_choice
 from pejax._placement.grids import is_exact
 from pejax._placement.parts import Part

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from pejax._arguments import checked
-from pejax._names import unknown_name
+from pejax._calls.arguments import checked
+from pejax._calls.names import unknown_name
 from pejax._placement import diffusion, language
 from pejax._placement.parts import Part
 from pejax._placement.rule import Rule, check_parts, held, placed
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 RULES: dict[str, Callable[..., Rule]] = {
     "qwen2_vl": language.qwen2_vl,

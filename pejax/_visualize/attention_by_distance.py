@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.attention_maps import _copies
 from pejax._visualize.layer import (
     bias_of,

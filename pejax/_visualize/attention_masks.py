@@ -9,9 +9,9 @@ from jaxtyping import Array
 
 from pejax._attention.core.masks import visible, visible_blocks
 from pejax._attention.core.options import Options
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
-from pejax._positions import TokenPositions
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
+from pejax._tokens.positions import TokenPositions
 from pejax._visualize.layer import (
     check_axes,
     check_count,

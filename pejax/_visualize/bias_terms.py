@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from pejax._encoding import split_params
 from pejax._encodings.shaw import shaw_logits
 from pejax._encodings.t5 import t5_bucket
+from pejax._record.encoding import split_params
 from pejax._visualize.layer import (
     bias_of,
     bias_of_pairs,

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from pejax._devices import visible_devices
-from pejax._dims import Dims
-from pejax._encoding import Encoding
+from pejax._calls.names import unknown_name
 from pejax._encodings.rope import rope_frequencies
-from pejax._make import make_encoding
-from pejax._names import unknown_name
-from pejax._parse import parse
-from pejax._text import printable
+from pejax._naming.make import make_encoding
+from pejax._naming.parse import parse
+from pejax._process.devices import visible_devices
+from pejax._process.text import printable
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding
 from pejax._visualize import (
     attention_by_distance,
     attention_maps,

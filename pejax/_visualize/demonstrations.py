@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
 from pejax._encodings.rope_mixed import rope_mixed_frequencies
 from pejax._extensions.longrope_search import search_longrope
 from pejax._ops.phases import geometric_frequencies
 from pejax._ops.rotary import rope_apply
-from pejax._positions import grid_positions
+from pejax._record.dims import Dims
+from pejax._tokens.positions import grid_positions
 
 
 @functools.cache

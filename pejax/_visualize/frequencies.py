@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
 from pejax._extensions.base import Rotary
 from pejax._extensions.linear import extend_linear
 from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.layer import check_axes, check_count, check_encodings, check_hooks, grid_of, refuse, settled
 from pejax._visualize.style import SMALL, WIDE, Canvas, Figure, chosen, theme_of
 from pejax._visualize.subject import dims_of

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Num
 
 from pejax._attention.api import attention_weights, dot_product_attention
 from pejax._attention.core.hooks import attention_hooks
-from pejax._dims import Dims
-from pejax._encoding import (
+from pejax._record.dims import Dims
+from pejax._record.encoding import (
     Encoding,
     Extent,
     Params,
@@ -25,7 +25,7 @@ from pejax._encoding import (
     rotate_queries,
     split_params,
 )
-from pejax._positions import TokenPositions, grid_positions
+from pejax._tokens.positions import TokenPositions, grid_positions
 
 LENGTH = 32
 """Length of a picture, in tokens, where the dims have no extent."""

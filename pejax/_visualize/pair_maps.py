@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pejax._dims import Dims
+from pejax._record.dims import Dims
 from pejax._visualize.layer import exceeded
 from pejax._visualize.style import WIDE, Canvas, Figure, Theme, scale_ticks, shared_scale
 

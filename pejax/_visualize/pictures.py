@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.angles import AnglePictures
 from pejax._visualize.attention_by_distance import DistancePictures
 from pejax._visualize.attention_maps import WeightPictures

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, rotate_queries
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, rotate_queries
 from pejax._visualize.animation import Animation
 from pejax._visualize.layer import (
     Layer,

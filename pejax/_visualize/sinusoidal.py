@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.layer import LENGTH, check_axes, check_count, check_hooks, exceeded, settled, trained_length
 from pejax._visualize.style import WIDE, Canvas, Figure, chosen, titled
 from pejax._visualize.subject import Subject

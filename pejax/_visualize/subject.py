@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.layer import refuse
 from pejax._visualize.style import theme_of
 

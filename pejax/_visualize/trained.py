@@ -8,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
-from pejax._make import make_encoding
+from pejax._naming.make import make_encoding
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 
 STORED = Path(__file__).parent / "trained.json"
 """Parameters after training, written by `docs/make_trained_encodings.py`."""

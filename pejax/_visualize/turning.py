@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
 from pejax._visualize.layer import applied, check_hooks, refuse
 
 POWERS = range(-4, 15)

@@ -1,6 +1,6 @@
 """Models of text and images from Hugging Face folders and GGUF files, and back, without PyTorch or transformers."""
 
-from pejax._versions import require_version, requirement
+from pejax._process.versions import require_version, requirement
 
 try:
     import flax

@@ -1,6 +1,6 @@
 """`python -m pejax.interop PATH`."""
 
-from pejax._text import run
+from pejax._process.text import run
 from pejax.interop.command import main
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from pejax._specs import EncodingSpec, Spec
-from pejax._text import printable
+from pejax._process.text import printable
+from pejax._record.specs import EncodingSpec, Spec
 from pejax.interop.config import read_json
 from pejax.interop.files import A_MODEL, has_weights, other_weights
 from pejax.interop.source import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architectures import architecture_of
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, read_rope

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pejax._specs import NONE
+from pejax._record.specs import NONE
 from pejax.interop.config import Config
 from pejax.interop.rope import LAYER_TYPES, head_channels, read_rope
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, MoEConfig, NormConfig, TransformerConfig

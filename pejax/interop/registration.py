@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from pejax._names import did_you_mean
+from pejax._calls.names import did_you_mean
 from pejax.interop.architecture import PARTS, Architecture
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import read_names

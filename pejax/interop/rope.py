@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pejax._specs import EncodingSpec, Extension
+from pejax._record.specs import EncodingSpec, Extension
 from pejax.extensions import EXTENSIONS
 from pejax.interop.config import Config
 

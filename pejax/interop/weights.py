@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
-from pejax._specs import Extension
+from pejax._record.specs import Extension
 from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, only_finite, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in

@@ -1,6 +1,6 @@
 """Models in Flax NNX that receive position as an `Encoding` record."""
 
-from pejax._versions import require_version, requirement
+from pejax._process.versions import require_version, requirement
 
 try:
     import flax

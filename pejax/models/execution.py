@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked_fields
 from pejax._attention.api import dot_product_attention
 from pejax._attention.sharding import Sharding
+from pejax._calls.arguments import checked_fields
 from pejax._ops.remat import REMAT_NAME
 
 REMAT: dict[str, Any] = {

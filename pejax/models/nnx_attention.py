@@ -11,11 +11,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked
 from pejax._attention.by_example import rotates_alone
 from pejax._attention.flax_api import attention_fn
-from pejax._dims import Dims
-from pejax._encoding import (
+from pejax._calls.arguments import checked
+from pejax._calls.kinds import shown
+from pejax._record.dims import Dims
+from pejax._record.encoding import (
     STEP,
     Encoding,
     Extent,
@@ -27,8 +28,7 @@ from pejax._encoding import (
     own_dims,
     shared_params,
 )
-from pejax._kinds import shown
-from pejax._positions import Positions, TokenPositions, as_token_positions, grid_positions
+from pejax._tokens.positions import Positions, TokenPositions, as_token_positions, grid_positions
 from pejax.models.sharding import position_variables
 from pejax.models.stack.extents import own_extents, with_segments
 

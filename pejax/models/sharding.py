@@ -17,8 +17,8 @@ import jax
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from pejax._arguments import checked
-from pejax._encoding import Params
+from pejax._calls.arguments import checked
+from pejax._record.encoding import Params
 
 Rules: TypeAlias = Mapping[str, str | tuple[str, ...] | None]
 """Logical name -> mesh axis or axes; an axis whose name is absent is not split."""

@@ -19,9 +19,9 @@ from plain_calls import GROUPS, Call, plain_calls
 
 import pejax
 from pejax import models
-from pejax._arguments import read_arguments
-from pejax._host import DigitsLost, check_digits
-from pejax._positions import as_token_positions
+from pejax._calls.arguments import read_arguments
+from pejax._calls.host import DigitsLost, check_digits
+from pejax._tokens.positions import as_token_positions
 from pejax.models.generation.prompts import as_prompts
 
 DOOR = re.compile(r"(^|_)(positions|relative|order|ids|labels|source|target|segments|tokens|attention_mask)$")

@@ -10,9 +10,9 @@ from cases import slow
 
 import pejax
 from pejax import encodings, extensions, interop
-from pejax._names import MEANT, guess, unknown_name, wrong_letters
+from pejax._calls.names import MEANT, guess, unknown_name, wrong_letters
 from pejax._placement.sequence import RULES
-from pejax._presets import PRESETS
+from pejax._record.presets import PRESETS
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.models import Decoder, Sampling, decoder, dit, encoder_decoder, generate, vit
 

@@ -27,7 +27,7 @@ from pejax import (
 from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
-from pejax._encoding import merge_params
+from pejax._record.encoding import merge_params
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl")

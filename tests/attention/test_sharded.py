@@ -27,7 +27,7 @@ from pejax import (
 )
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
-from pejax._encoding import merge_params, rotate_keys, rotate_queries
+from pejax._record.encoding import merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
 
 QUICK = {"xla_backend_optimization_level": 0}

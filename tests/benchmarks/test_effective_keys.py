@@ -10,7 +10,7 @@ from cli import refused
 
 from benchmarks import entropy
 from pejax import attention_weights
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from train.engine.attention_entropy import entropy as mean_entropy
 from train.engine.attention_entropy import head_entropies
 from train.engine.parser import parse

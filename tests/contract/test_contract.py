@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import pejax
 from pejax import ENCODINGS, Dims, Encoding, Hooks, TokenPositions, adapt, explain, make_encoding, testing
 from pejax._attention.core.hooks import attention_hooks
-from pejax._compose import PLACES
-from pejax._encoding import from_distance, merge_params, split_params
-from pejax._explain import SENTENCES
-from pejax._positions import as_token_positions
+from pejax._naming.explain import SENTENCES
+from pejax._record.compose import PLACES
+from pejax._record.encoding import from_distance, merge_params, split_params
+from pejax._tokens.positions import as_token_positions
 from pejax.models import attention_module
 from pejax.specs import parse
 
@@ -266,9 +266,9 @@ NOT_NAMED = {
     "_attention/linear.py": "embed rotate relative_keys",
     "_extensions/interpolation.py": "",
     # pair_bias calls both biases; all tokens of a probe and of a picture have positions
-    "_probe.py": "bias distance_bias relative_keys unplaced_bias",
+    "_record/probe.py": "bias distance_bias relative_keys unplaced_bias",
     "_visualize/layer.py": "rotate rotate_keys bias distance_bias relative_keys relative_values unplaced_bias",
-    "_register.py": "bands relative_keys",  # attention refuses results of another shape
+    "_naming/register.py": "bands relative_keys",  # attention refuses results of another shape
     "models/stack/cross_positions.py": "relative_keys unplaced_bias",  # what is not named is kept beside a rotation
 }
 """Hooks that a module neither calls nor refuses by name: another function does, or it has no use for them."""

@@ -16,47 +16,30 @@ CORE = {"jax", "jaxlib", "numpy", "jaxtyping", "chex"}
 
 # The rooms of the library, a folder or a module at the root, and what each may import of the library beside itself.
 MAY_IMPORT = {
-    "_versions": set(),
     "_ops": set(),
-    "_params": set(),
-    "_text": set(),
-    "_devices": set(),
-    "_dims": set(),
-    "_specs": set(),
-    "_encoding": {"_dims", "_ops", "_params", "_specs"},
-    "_positions": {"_dims", "_encoding", "_ops", "_params"},
-    "_patches": {"_positions"},
-    "_placement": {"_ops", "_positions"},
+    "_process": set(),
+    "_record": {"_ops"},
+    "_tokens": {"_ops", "_record"},
+    "_placement": {"_ops", "_tokens"},
     "placement": {"_placement"},
-    "_extensions": {"_dims", "_encoding", "_ops", "_params", "_positions", "_specs"},
-    "extensions": {"_extensions", "_specs"},
-    "_presets": {"_dims"},
-    "_encodings": {
-        *("_dims", "_encoding", "_extensions", "_ops", "_params", "_positions", "_presets", "_specs", "extensions"),
-    },
-    "encodings": {"_encodings", "_presets"},
+    "_extensions": {"_ops", "_record", "_tokens"},
+    "extensions": {"_extensions", "_record"},
+    "_encodings": {"_extensions", "_ops", "_record", "_tokens", "extensions"},
+    "encodings": {"_encodings", "_record"},
     "functions": {"_encodings", "_extensions", "_ops"},
-    "_compose": {"_dims", "_encoding", "_params", "_specs"},
-    "_parse": {"_specs", "encodings", "extensions"},
-    "_make": {"_compose", "_dims", "_encoding", "_parse", "_specs", "encodings", "extensions"},
-    "_register": {"_dims", "_encoding", "_encodings", "_params", "_parse", "_probe", "encodings", "extensions"},
-    "specs": {"_parse", "_specs"},
-    "_explain": {"_dims", "_encoding", "_presets", "_specs"},
-    "_probe": {"_dims", "_encoding"},
-    "testing": {"_dims", "_encoding", "_probe"},
-    "_attention": {"_dims", "_encoding", "_ops", "_positions"},
-    "models": {
-        *("_attention", "_dims", "_encoding", "_make", "_ops", "_parse", "_patches", "_positions", "_specs"),
-        "_versions",
-    },
-    "interop": {"_ops", "_specs", "_text", "_versions", "extensions", "models"},
+    "_naming": {"_encodings", "_record", "encodings", "extensions"},
+    "specs": {"_naming", "_record"},
+    "testing": {"_record"},
+    "_attention": {"_ops", "_record", "_tokens"},
+    "models": {"_attention", "_naming", "_ops", "_process", "_record", "_tokens"},
+    "interop": {"_ops", "_process", "_record", "extensions", "models"},
     "_visualize": {
-        *("_attention", "_dims", "_encoding", "_encodings", "_extensions", "_make", "_ops", "_positions"),
-        *("_devices", "_parse", "_text", "encodings", "extensions"),
+        *("_attention", "_encodings", "_extensions", "_naming", "_ops", "_process", "_record", "_tokens"),
+        *("encodings", "extensions"),
     },
-    "visualize": {"_text", "_visualize"},
+    "visualize": {"_process", "_visualize"},
 }
-BELOW_ALL = {"_arguments", "_kinds", "_hook_calls", "_host", "_names"}
+BELOW_ALL = {"_calls"}
 """Parts that every other may import; they import none but these."""
 # Within attention: below the calls at its root, the implementations; below those, what they share.
 ATTENTION = {

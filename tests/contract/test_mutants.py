@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 from cases import Case
 
-from pejax import _patches as patches
-from pejax import _positions as positions
 from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
 from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
@@ -41,6 +39,8 @@ from pejax._extensions import base as scaling
 from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
 from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import diffusion, grids, sequence
+from pejax._tokens import patches as patches
+from pejax._tokens import positions as positions
 from pejax.models.networks import dit, vit
 from tests.attention import test_attention, test_attention_errors, test_backends, test_blocks, test_padding
 from tests.contract import test_positions

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pejax._text import HANDLER, complain, discard, plain, plain_output, printable, run
+from pejax._process.text import HANDLER, complain, discard, plain, plain_output, printable, run
 
 
 @pytest.mark.parametrize(

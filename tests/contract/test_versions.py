@@ -12,7 +12,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pejax._versions import SUPPORTED, require_version
+from pejax._process.versions import SUPPORTED, require_version
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -94,8 +94,8 @@ def test_a_missing_flax_is_said_where_flax_is_needed(room, monkeypatch):
 def test_an_old_python_reads_what_runs_before_the_refusal():
     source = (ROOT / "pejax" / "__init__.py").read_text(encoding="utf-8")
     first = next(node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom))
-    assert ast.unparse(first) == "from pejax import _versions as _versions"
-    for text in (source, (ROOT / "pejax" / "_versions.py").read_text(encoding="utf-8")):
+    assert ast.unparse(first) == "from pejax._process import versions as _versions"
+    for text in (source, (ROOT / "pejax" / "_process" / "versions.py").read_text(encoding="utf-8")):
         ast.parse(text, feature_version=(3, 6))
 
 

@@ -12,7 +12,7 @@ from cases import mostly_slow
 
 import pejax
 from pejax import Dims, Encoding
-from pejax._encoding import split_params
+from pejax._record.encoding import split_params
 from pejax.testing import settle
 
 PAGE = Path(__file__).parents[2] / "docs" / "encodings.md"

@@ -9,8 +9,8 @@ from cases import mostly_slow
 
 from pejax import ENCODINGS, Dims, adapt, dot_product_attention, grid_positions, make_encoding
 from pejax._attention.core.hooks import attention_hooks
-from pejax._encoding import merge_params, split_params
 from pejax._ops.relative import relative_positions
+from pejax._record.encoding import merge_params, split_params
 
 LINE, GRID = Dims(heads=4, head_dim=4, extent=4), Dims(heads=4, head_dim=4, axes=2, extent=(4, 4))
 

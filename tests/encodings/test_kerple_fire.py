@@ -10,8 +10,8 @@ from biases import compiled, types_unchecked
 from cases import slow
 
 from pejax import Dims, grid_positions, make_encoding
-from pejax._encoding import split_params
 from pejax._ops import relu_network
+from pejax._record.encoding import split_params
 
 fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
 

@@ -8,8 +8,8 @@ import pytest
 from cases import close, mostly_slow, normal, slow
 
 from pejax import ENCODINGS, Dims, attend, grid_positions, init_params, make_encoding
-from pejax._encoding import split_params
 from pejax._extensions.interpolation import TABLE, interpolate_encoding
+from pejax._record.encoding import split_params
 
 DIMS = Dims(heads=4, head_dim=12, axes=2, extent=(3, 2))
 FINER = (7, 3)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import ENCODINGS, Dims, Encoding, adapt, make_encoding
-from pejax._encoding import Band, split_params
 from pejax._extensions.interpolation import interpolate_encoding
 from pejax._extensions.self_extend import clip_distances, group_positions
+from pejax._record.encoding import Band, split_params
 from pejax.testing import assert_shift_invariant, shift_deviation
 
 FARTHER = {"causal": 96, "image": (24, 4)}

@@ -9,8 +9,8 @@ import pytest
 from cases import mostly_slow
 
 from pejax import ENCODINGS, Dims, make_encoding
-from pejax._encoding import merge_params
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
+from pejax._record.encoding import merge_params
 from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
 
 DIMS = Dims(heads=4, head_dim=8, kv_heads=2, extent=24)

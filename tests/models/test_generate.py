@@ -9,7 +9,7 @@ import pytest
 from cases import mostly_slow, slow
 from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, rows_oracle
 
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from pejax.models import Sampling, generate, stream
 from pejax.models.generation.sampling import sample
 

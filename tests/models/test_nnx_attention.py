@@ -11,8 +11,8 @@ from cases import slow
 from flax import nnx
 
 from pejax import Dims, TokenPositions, attend, attention_fn, make_encoding
-from pejax._encoding import merge_params
-from pejax._positions import grid_positions
+from pejax._record.encoding import merge_params
+from pejax._tokens.positions import grid_positions
 from pejax.models import attention_module
 
 DIMS = Dims(heads=2, head_dim=8, extent=8)

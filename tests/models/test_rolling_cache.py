@@ -9,7 +9,7 @@ import pytest
 from cases import mostly_slow, slow
 from decoders import TEXT_ENCODINGS, ids_of, make, of_config, rows_oracle
 
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from pejax.models import Rolling, generate, stream
 from pejax.models.generation import steps
 

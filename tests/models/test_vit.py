@@ -15,7 +15,7 @@ from peers import peer
 
 from pejax import ENCODINGS, Dims, extensions, make_encoding
 from pejax._extensions.interpolation import interpolate_positions
-from pejax._positions import grid_positions
+from pejax._tokens.positions import grid_positions
 from pejax.models import ViT, logical_axes, partition_specs, vit
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts import block as block_module

@@ -14,9 +14,9 @@ from pejax import ENCODINGS, Dims, TokenPositions, dot_product_attention, init_p
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.options import Options
-from pejax._encoding import split_params
 from pejax._ops.clipped_lookup import pick
 from pejax._ops.relative import difference, float_differences, relative_positions
+from pejax._record.encoding import split_params
 
 LEAST, MOST = -(2**31), 2**31 - 1
 ENDS = (LEAST, LEAST + 1, -(2**30), -70_000, -3, -1, 0, 1, 2, 65_535, 2**30 + 1, MOST - 1, MOST)

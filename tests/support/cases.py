@@ -15,7 +15,7 @@ import pytest
 import pejax
 from pejax import Dims, Encoding, TokenPositions, adapt, attend, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
-from pejax._encoding import Params, merge_params
+from pejax._record.encoding import Params, merge_params
 from pejax.extensions import ROTARY
 from pejax.testing import Probe, draw_probe, queries_and_keys, settle
 

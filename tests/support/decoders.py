@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from pejax import ENCODINGS, make_encoding
-from pejax._encoding import adapt, merge_params
+from pejax._record.encoding import adapt, merge_params
 from pejax.models import Decoder, TransformerConfig, decoder
 
 VOCAB, LENGTH = 11, 16

@@ -35,7 +35,7 @@ from cases import (
 )
 
 from pejax import ENCODINGS, TokenPositions, attend, make_encoding
-from pejax._encoding import from_distance, split_params
+from pejax._record.encoding import from_distance, split_params
 from pejax.testing import (
     assert_norm_preserved,
     assert_shift_invariant,

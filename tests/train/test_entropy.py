@@ -8,7 +8,7 @@ from decoders import FAST
 from flax import nnx
 
 from pejax import attention_weights, models
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from pejax.models import Decoder, EncoderDecoder, Execution, ViT
 from train.engine import attention_entropy
 from train.engine.attention_entropy import EntropyExecution

@@ -10,7 +10,7 @@ import jax
 import pytest
 from cli import refused
 
-from pejax._devices import visible_devices
+from pejax._process.devices import visible_devices
 from train.devices import cpu
 from train.devices.surroundings import LEAST_ADDRESSES, require_surroundings
 

@@ -191,7 +191,7 @@ def test_a_command_that_failed_waits_for_no_thread():
     """All endings in one process: each is a fork of it, since the imports take most of the time."""
     script = """
 import os, sys, threading, warnings
-import pejax._text
+import pejax._process.text
 from train.devices.cpu import finish
 
 def main(status, ending):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pejax import ENCODINGS
-from pejax._parse import expression, outside_names
+from pejax._naming.parse import expression, outside_names
 from pejax.specs import parse_pattern
 from train.compare.command_line import PRESETS, CompareOptions, parser
 from train.engine.config import RunConfig, split_list

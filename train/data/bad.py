@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pejax._text import printable
+from pejax._process.text import printable
 
 NAMED = 3
 """Bad parts that a message names."""

@@ -66,7 +66,7 @@ def finish(command: Callable[[], int]) -> NoReturn:
 
     At its exit Python waits for threads, and those of a failed checkpoint take minutes.
     """
-    from pejax._text import discard, plain_output  # brings in JAX, which `prepare_cpu` must precede
+    from pejax._process.text import discard, plain_output  # brings in JAX, which `prepare_cpu` must precede
 
     if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)

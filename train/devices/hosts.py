@@ -24,7 +24,7 @@ from jax._src.distributed import global_state  # the only way to a barrier with 
 from jax.experimental import multihost_utils
 
 import pejax
-from pejax._text import complain
+from pejax._process.text import complain
 
 JOINED_WITHIN = 300
 """Seconds that a process waits for the others at the start."""

@@ -21,7 +21,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from pejax._devices import visible_devices
+from pejax._process.devices import visible_devices
 from pejax.models import Execution, partition_specs
 from pejax.models.sharding import AXES, RULES
 

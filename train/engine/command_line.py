@@ -185,7 +185,7 @@ def refuse_broken_rules(*records: Any) -> None:
 def refuse(message: str) -> NoReturn:
     """Print an error in one line and end with status 2."""
     if not message.isprintable():
-        from pejax._text import printable  # brings in JAX
+        from pejax._process.text import printable  # brings in JAX
 
         message = printable(message)
     sys.stderr.write(f"error: {message}\n")

@@ -2,7 +2,7 @@
 
 import re
 
-from pejax._text import printable
+from pejax._process.text import printable
 
 ACTIVE = re.compile(
     r"""

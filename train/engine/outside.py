@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from pejax import ENCODINGS, Encoding, register_encoding
-from pejax._parse import expression, outside_names
-from pejax._register import try_encoding
+from pejax._naming.parse import expression, outside_names
+from pejax._naming.register import try_encoding
 from train.engine.config import RunConfig, run_folder, specs_of
 from train.engine.run_files import written_steps
 

@@ -14,7 +14,7 @@ from grain.experimental import ThreadPrefetchDatasetIterator
 from jax.sharding import Mesh
 from rich.console import Console
 
-from pejax._devices import visible_devices
+from pejax._process.devices import visible_devices
 from train.devices.flops import peak_seconds
 from train.devices.hosts import end_together, is_main_process, join, require_same_settings, wait_for_all_processes
 from train.devices.kept_programs import keep_programs

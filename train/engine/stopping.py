@@ -9,7 +9,7 @@ from types import FrameType
 
 from jax.errors import JaxRuntimeError
 
-from pejax._text import complain, printable
+from pejax._process.text import complain, printable
 from train.devices.cpu import Stopped
 from train.devices.hosts import is_process_loss
 

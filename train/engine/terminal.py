@@ -8,7 +8,7 @@ from rich.segment import Segment
 from rich.status import Status
 from rich.text import Text
 
-from pejax._text import discard, plain, printable
+from pejax._process.text import discard, plain, printable
 
 
 def user_console(stderr: bool = False, quiet: bool = False) -> Console:

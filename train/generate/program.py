@@ -20,8 +20,8 @@ from flax import nnx
 from rich.console import Console
 
 from pejax import interop
-from pejax._devices import visible_devices
-from pejax._text import printable
+from pejax._process.devices import visible_devices
+from pejax._process.text import printable
 from pejax.models import Decoder, Sampling, stream
 from train.engine.heartbeat import working
 from train.engine.stopping import report_errors, stop_on_signals

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Int
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._ops.relative import LONGEST
-from pejax._positions import TokenPositions, in_one_type
+from pejax._tokens.positions import TokenPositions, in_one_type
 
 
 def may_be_consecutive(tokens: TokenPositions, batched: bool) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
-from pejax._arguments import checked
-from pejax._encoding import Encoding, Params, check_embedded, named, with_constants
+from pejax._calls.arguments import checked
+from pejax._record.encoding import Encoding, Params, check_embedded, named, with_constants
 
 
 @jax.tree_util.register_dataclass

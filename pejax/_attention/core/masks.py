@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from pejax._attention.core.options import Options
-from pejax._positions import TokenPositions, in_one_type
+from pejax._tokens.positions import TokenPositions, in_one_type
 
 Sides: TypeAlias = tuple[Array, Array] | None
 """One field of the queries' and the keys' `TokenPositions`, in shapes that broadcast; None = no mask reads it."""

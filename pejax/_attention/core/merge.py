@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pejax._arguments import checked
 from pejax._attention.core.reference import log_sum, one_if_zero
+from pejax._calls.arguments import checked
 
 
 @checked

@@ -15,11 +15,11 @@ from jaxtyping import Array, Bool, Float, UInt32
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import PairArrays
-from pejax._encoding import Params, from_distance, split_params
-from pejax._hook_calls import check_returned, naming_hook
+from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.backend import vmap_or_map
 from pejax._ops.pytrees import wide
-from pejax._positions import TokenPositions, as_token_positions
+from pejax._record.encoding import Params, from_distance, split_params
+from pejax._tokens.positions import TokenPositions, as_token_positions
 
 HeadFunction = Callable[..., tuple[Array, Array]]
 """Attention of one head:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
-from pejax._positions import Positions, TokenPositions, as_token_positions
+from pejax._tokens.positions import Positions, TokenPositions, as_token_positions
 
 LARGEST = 2.0**30
 """Bound of the numbers that count tokens: int32 holds them, and their sum in float32 is close enough to tell."""

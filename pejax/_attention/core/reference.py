@@ -21,9 +21,9 @@ from pejax._attention.core.dropout import Dropout, apply_dropout, keep_pairs
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.masks import keep_hidden, visible
 from pejax._attention.core.options import Options
-from pejax._hook_calls import check_returned, naming_hook
+from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.pytrees import wide
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 Softmax = Callable[[Array], tuple[Array, Array]]
 """`logits (T, S) -> (weights (T, S), log-sum-exp (T,))`."""

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int, Num
 from pejax._attention.core.masks import Sides, all_of, block_masks
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 
 class TokenRows(NamedTuple):

@@ -21,9 +21,9 @@ from jax.extend.core import (
 )
 from jaxtyping import Array
 
-from pejax._encoding import Params
-from pejax._hook_calls import check_returned, naming_hook
+from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.varying import varying_alike
+from pejax._record.encoding import Params
 
 COUNT = 8191
 """Number of distances in the trace. Arrays of distances are recognized by this size; parameters of this size are

@@ -26,9 +26,9 @@ from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.elementwise import Elementwise, cut
-from pejax._encoding import Params
 from pejax._ops.remat import name_for_remat
-from pejax._positions import TokenPositions
+from pejax._record.encoding import Params
+from pejax._tokens.positions import TokenPositions
 
 Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
 """The output in q's type, and the log-sum-exps."""

@@ -13,7 +13,7 @@ from pejax._attention.core.masks import Sides, block_masks
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.tpu.kernels import Spans
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]
 """Numbers of the queries, or of the keys, that masks and biases read, one per token, by name.

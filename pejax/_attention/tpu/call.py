@@ -16,7 +16,7 @@ from pejax._attention.tpu import tile as tpu_tile
 from pejax._attention.tpu.block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.kernels import forward, key_gradients, query_gradients
 from pejax._attention.tpu.tile import Plan, diagonal_of
-from pejax._hook_calls import check_returned
+from pejax._calls.hook_calls import check_returned
 
 
 class Call:

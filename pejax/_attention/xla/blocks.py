@@ -16,7 +16,7 @@ from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.reference import call_hook
 from pejax._ops.bfloat16 import as_bits, from_bits
 from pejax._ops.pytrees import Floats, wide
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 
 class RelativeKeys(NamedTuple):

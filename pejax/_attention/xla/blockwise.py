@@ -28,7 +28,7 @@ from pejax._attention.xla.blocks import (
 from pejax._attention.xla.tiles import backward, forward
 from pejax._ops.pytrees import cotangent_of
 from pejax._ops.remat import name_for_remat
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 BLOCK = 512
 """Maximum number of queries, and of keys, per tile; the float32 logits of such a tile take 1 MiB."""

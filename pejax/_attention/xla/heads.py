@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from pejax._attention.core.operands import Operands
 from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.pytrees import Floats
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 
 
 class HeadIndex(NamedTuple):

@@ -17,8 +17,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands, bind_hooks
-from pejax._hook_calls import hook_name, naming_hook
-from pejax._kinds import shown
+from pejax._calls.hook_calls import hook_name, naming_hook
+from pejax._calls.kinds import shown
 from pejax._ops.pytrees import Floats, floats_of, wide, with_floats
 from pejax._ops.varying import zeros_varying
 

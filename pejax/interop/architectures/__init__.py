@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pejax._names import did_you_mean
+from pejax._calls.names import did_you_mean
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
     arcee,

@@ -5,7 +5,7 @@ They have no logits if the file has no language model's head.
 
 from dataclasses import replace
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp

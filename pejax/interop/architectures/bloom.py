@@ -1,6 +1,6 @@
 """BLOOM: ALiBi, a norm of the token vectors, tanh-GELU."""
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model

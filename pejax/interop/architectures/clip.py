@@ -1,6 +1,6 @@
 """The towers of CLIP: quick GELU. In the file of both, the vision tower is the model, and the rest is carried."""
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.siglip import LAYERS, NAMES, SIZES
 from pejax.interop.config import Config

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, if_gated, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp

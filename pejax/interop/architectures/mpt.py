@@ -1,6 +1,6 @@
 """MPT: ALiBi, no biases at all."""
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, head, uniform_model

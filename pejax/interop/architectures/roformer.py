@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.bert import BERT, CARRIED, COPIES, INERT, bert
 from pejax.interop.config import Config

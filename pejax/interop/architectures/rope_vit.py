@@ -6,7 +6,7 @@ The config.json of timm has a name in place of sizes.
 import functools
 from dataclasses import replace
 
-from pejax._specs import EncodingSpec, Spec, SumSpec
+from pejax._record.specs import EncodingSpec, Spec, SumSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.models import ViTConfig, vit

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from pejax._specs import NONE, EncodingSpec
+from pejax._record.specs import NONE, EncodingSpec
 from pejax.interop.architecture import Architecture, if_gated, prefixed
 from pejax.interop.config import Config
 from pejax.models import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, mlp

@@ -1,6 +1,6 @@
 """XLNet as one stream over one text: Transformer-XL's encoding in both directions, norms after the sums."""
 
-from pejax._specs import EncodingSpec
+from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
 from pejax.interop.readers import channels_per_head, uniform_model

@@ -11,10 +11,10 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pejax._arguments import checked_fields
-from pejax._dims import Dims
+from pejax._calls.arguments import checked_fields
 from pejax._ops.checks import check_choice
-from pejax._specs import NONE, Spec
+from pejax._record.dims import Dims
+from pejax._record.specs import NONE, Spec
 from pejax.models.configs.pattern import patterns
 
 ORDERS = {"pre": (True, False, False), "post": (False, False, True), "sandwich": (True, True, False),

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from pejax._arguments import checked_fields
-from pejax._dims import Dims
+from pejax._calls.arguments import checked_fields
+from pejax._naming.parse import parse_extension
 from pejax._ops.checks import check_choice
-from pejax._parse import parse_extension
-from pejax._specs import NONE, Extension
+from pejax._record.dims import Dims
+from pejax._record.specs import NONE, Extension
 from pejax.models.configs.layer import AttentionConfig, Config, HeadConfig, LayerConfig, NormConfig, check_counts
 
 DTYPES = ("float32", "bfloat16")

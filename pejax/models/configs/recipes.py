@@ -14,11 +14,11 @@ import functools
 import math
 from typing import NamedTuple
 
-from pejax._arguments import checked
-from pejax._make import extended_once
+from pejax._calls.arguments import checked
+from pejax._naming.make import extended_once
+from pejax._naming.parse import parse, parse_pattern
 from pejax._ops.checks import check_choice
-from pejax._parse import parse, parse_pattern
-from pejax._specs import Extension, LayerPattern, Spec
+from pejax._record.specs import Extension, LayerPattern, Spec
 from pejax.models.configs.layer import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig
 from pejax.models.configs.model import (
     CROSS,

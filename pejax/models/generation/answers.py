@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Int, Key
 
 from pejax._ops.checks import check_token_ids
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, ends
 from pejax.models.generation.sampling import Sampling, check_sampling, sample
 from pejax.models.networks.encoder_decoder import EncoderDecoder

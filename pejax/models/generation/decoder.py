@@ -20,9 +20,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from pejax._arguments import named_arguments
-from pejax._encoding import adapt
-from pejax._positions import TokenPositions
+from pejax._calls.arguments import named_arguments
+from pejax._record.encoding import adapt
+from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop
 from pejax.models.generation.sampling import Sampling, check_sampling
 from pejax.models.generation.steps import (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from pejax._host import to_jax
+from pejax._calls.host import to_jax
 from pejax._ops.checks import check_ids, check_token_ids
 
 Prompts: TypeAlias = Array | np.ndarray | Sequence[Any]

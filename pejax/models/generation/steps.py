@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from pejax._encoding import Encoding, Params, adapt
-from pejax._positions import TokenPositions
+from pejax._record.encoding import Encoding, Params, adapt
+from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import ends
 from pejax.models.generation.sampling import Sampling, sample
 from pejax.models.networks.decoder import Decoder

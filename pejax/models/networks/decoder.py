@@ -9,10 +9,10 @@ import chex
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax._arguments import checked
 from pejax._attention.core.order import follow_arrays
-from pejax._encoding import Encoding, Extent
-from pejax._positions import TokenPositions
+from pejax._calls.arguments import checked
+from pejax._record.encoding import Encoding, Extent
+from pejax._tokens.positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.text_ends import Embedding, TextHead

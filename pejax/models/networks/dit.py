@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Num
 
-from pejax._arguments import checked
-from pejax._encoding import STEP, Encoding, Extent, adapt
-from pejax._hook_calls import call_token_hook
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import call_token_hook
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
-from pejax._positions import TokenPositions, grid_positions
+from pejax._record.encoding import STEP, Encoding, Extent, adapt
+from pejax._tokens.positions import TokenPositions, grid_positions
 from pejax.models.configs.model import DiTConfig
 from pejax.models.execution import Execution
 from pejax.models.networks.vit import images_to_patches

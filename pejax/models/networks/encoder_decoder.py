@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from pejax._arguments import checked
-from pejax._encoding import Extent, shared_params
-from pejax._positions import TokenPositions
+from pejax._calls.arguments import checked
+from pejax._record.encoding import Extent, shared_params
+from pejax._tokens.positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues

@@ -19,12 +19,12 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Key, Num
 
-from pejax._arguments import checked
 from pejax._attention.encoded import is_one_extent, read_grids
-from pejax._encoding import Encoding, Extent, adapt
-from pejax._hook_calls import call_token_hook
-from pejax._patches import Patches
-from pejax._positions import TokenPositions, check_within, grid_positions, normalized_positions
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import call_token_hook
+from pejax._record.encoding import Encoding, Extent, adapt
+from pejax._tokens.patches import Patches
+from pejax._tokens.positions import TokenPositions, check_within, grid_positions, normalized_positions
 from pejax.models.configs.model import ViTConfig, patch_grid
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import LayerContext

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, layer_params, merge_params, rotate_keys
-from pejax._positions import TokenPositions, rotary_positions
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, layer_params, merge_params, rotate_keys
+from pejax._tokens.positions import TokenPositions, rotary_positions
 from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.layers import LayerNorm, RMSNorm, linear

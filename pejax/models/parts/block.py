@@ -17,8 +17,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding
 from pejax.models.configs.layer import ORDERS, LayerConfig, MoEConfig
 from pejax.models.parts.attention import CrossAttention, KeysValues, LayerCache, LayerContext, SelfAttention
 from pejax.models.parts.experts import Experts

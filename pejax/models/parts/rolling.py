@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from pejax._arguments import checked_fields
-from pejax._positions import TokenPositions
+from pejax._calls.arguments import checked_fields
+from pejax._tokens.positions import TokenPositions
 
 
 @jax.tree_util.register_static

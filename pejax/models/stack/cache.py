@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from pejax._attention.core.order import first_fall
-from pejax._positions import TokenPositions
+from pejax._tokens.positions import TokenPositions
 from pejax.models.parts.attention import LayerCache
 from pejax.models.parts.rolling import Rolling
 

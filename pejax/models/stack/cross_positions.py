@@ -12,10 +12,10 @@ import dataclasses
 
 from jaxtyping import Array, Float
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params
-from pejax._make import make_encoding
-from pejax._specs import Spec
+from pejax._naming.make import make_encoding
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params
+from pejax._record.specs import Spec
 from pejax.models.configs.model import CROSS
 
 

@@ -17,8 +17,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Int
 
 from pejax._attention.by_example import follows_extent
-from pejax._encoding import Encoding, Extent, Params, adapt
-from pejax._positions import TokenPositions, segment_positions
+from pejax._record.encoding import Encoding, Extent, Params, adapt
+from pejax._tokens.positions import TokenPositions, segment_positions
 
 
 def own_extents(

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Key
 
-from pejax._encoding import Encoding, Params, merge_params
+from pejax._record.encoding import Encoding, Params, merge_params
 from pejax.models.configs.pattern import patterns
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossAttention, LayerCache, LayerContext, SelfAttention, batch_axes

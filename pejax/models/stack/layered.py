@@ -2,9 +2,9 @@
 
 from flax import nnx
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, merge_params, shared_params
-from pejax._make import make_encoding
+from pejax._naming.make import make_encoding
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, merge_params, shared_params
 from pejax.models.configs.model import DiTConfig, TransformerConfig, ViTConfig
 from pejax.models.parts.block import LayerKind
 from pejax.models.sharding import position_variables

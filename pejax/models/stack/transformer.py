@@ -9,11 +9,11 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, adapt, named
-from pejax._hook_calls import call_token_hook
+from pejax._calls.hook_calls import call_token_hook
 from pejax._ops.checks import known_range
-from pejax._positions import TokenPositions, as_token_positions, segment_positions
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, adapt, named
+from pejax._tokens.positions import TokenPositions, as_token_positions, segment_positions
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-from pejax._arguments import checked
-from pejax._encoding import Encoding, merge_params
-from pejax._params import Extent, Params
-from pejax._specs import SumSpec
+from pejax._calls.arguments import checked
+from pejax._record.encoding import Encoding, merge_params
+from pejax._record.params import Extent, Params
+from pejax._record.specs import SumSpec
 
 PLACES = {
     "embeds": ("embed",),

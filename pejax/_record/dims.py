@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 
 
 @dataclass(frozen=True, init=False)

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Sequence
 
-from pejax._arguments import checked
-from pejax._compose import compose_encodings
-from pejax._dims import Dims
-from pejax._encoding import Encoding
-from pejax._parse import check_name, parse, parse_extension
-from pejax._specs import EncodingSpec, Extension, Spec, Term
+from pejax._calls.arguments import checked
+from pejax._naming.parse import check_name, parse, parse_extension
+from pejax._record.compose import compose_encodings
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding
+from pejax._record.specs import EncodingSpec, Extension, Spec, Term
 from pejax.encodings import ENCODINGS
 from pejax.extensions import ANY_ENCODING
 

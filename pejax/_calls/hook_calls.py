@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pejax._kinds import shown
+from pejax._calls.kinds import shown
 
 LIBRARIES = frozenset({"pejax", "jax", "jaxlib", "jaxtyping", "numpy", "flax", *sys.stdlib_module_names})
 """Packages whose code is nobody's own hook."""

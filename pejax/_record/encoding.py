@@ -19,13 +19,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Num
 
-from pejax._arguments import checked, checked_fields
-from pejax._dims import Dims
-from pejax._hook_calls import call_token_hook, check_params, check_returned, naming_hook
+from pejax._calls.arguments import checked, checked_fields
+from pejax._calls.hook_calls import call_token_hook, check_params, check_returned, naming_hook
 from pejax._ops.checks import check_choice
 from pejax._ops.relative import relative_positions
-from pejax._params import Extent, Params, RandomKey, merge_params, no_params
-from pejax._specs import Spec
+from pejax._record.dims import Dims
+from pejax._record.params import Extent, Params, RandomKey, merge_params, no_params
+from pejax._record.specs import Spec
 
 STEP = "step"
 """The name of the step of a schedule among the parameters of an encoding."""

@@ -9,9 +9,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, Real
 
-from pejax._arguments import checked
-from pejax._kinds import shown
-from pejax._positions import TokenPositions, grid_positions
+from pejax._calls.arguments import checked
+from pejax._calls.kinds import shown
+from pejax._tokens.positions import TokenPositions, grid_positions
 
 
 class Patches(NamedTuple):

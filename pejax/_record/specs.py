@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pejax._arguments import checked, checked_fields
+from pejax._calls.arguments import checked, checked_fields
 
 Target = Literal["frequencies", "encoding", "queries", "factory"]
 

@@ -18,9 +18,9 @@ import typing
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pejax._arguments import checked
-from pejax._names import unknown_argument, unknown_name
-from pejax._specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
+from pejax._calls.arguments import checked
+from pejax._calls.names import unknown_argument, unknown_name
+from pejax._record.specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 

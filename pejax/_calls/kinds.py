@@ -4,7 +4,7 @@
     tuple                lists and arrays become tuples
     arrays               finite numbers, lists and NumPy arrays become JAX arrays, of the annotated type and axes
 
-What is annotated `Num` are positions, what is `Int` are ids and counts: both keep their digits, by the law of `_host`.
+What is annotated `Num` are positions, what is `Int` are ids and counts: both keep their digits, by the law of `host`.
 Traced arrays pass where the annotation says an array.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import AbstractArray, Key, UInt32
 
-from pejax._host import DigitsLost, check_digits, check_whole, signed
+from pejax._calls.host import DigitsLost, check_digits, check_whole, signed
 
 WORDS = {"Float": "floats", "Int": "integers", "Bool": "booleans", "Num": "numbers", "Real": "numbers"}
 """What an array holds, by the name of its annotation."""

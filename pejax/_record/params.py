@@ -4,7 +4,7 @@ from typing import Any, TypeAlias
 
 from jaxtyping import Array, Int, Key, UInt32
 
-from pejax._arguments import checked
+from pejax._calls.arguments import checked
 
 Params: TypeAlias = dict[str, Any]
 """A dict of arrays by name, or of dicts of them.

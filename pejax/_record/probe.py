@@ -11,8 +11,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Extent, Params, adapt, pair_bias, split_params
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Extent, Params, adapt, pair_bias, split_params
 
 DEFAULT_LENGTH = 32
 """Tokens along each axis where the dims have no extent."""

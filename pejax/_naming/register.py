@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, init_params, pair_bias, split_params
 from pejax._encodings.factory import EncodingFactory
-from pejax._parse import OUTSIDE
-from pejax._probe import Probe, draw_probe, settle
+from pejax._naming.parse import OUTSIDE
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, init_params, pair_bias, split_params
+from pejax._record.probe import Probe, draw_probe, settle
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
 

@@ -8,8 +8,8 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pejax._dims import Dims
-from pejax._names import did_you_mean
+from pejax._calls.names import did_you_mean
+from pejax._record.dims import Dims
 
 
 class Preset(NamedTuple):

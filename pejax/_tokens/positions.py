@@ -16,12 +16,12 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from pejax._arguments import checked
-from pejax._encoding import Encoding, Extent, Params, one_extent
-from pejax._hook_calls import call_token_hook
-from pejax._host import to_jax
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import call_token_hook
+from pejax._calls.host import to_jax
 from pejax._ops.checks import check_choice, check_ids, check_position_type
-from pejax._params import RandomKey
+from pejax._record.encoding import Encoding, Extent, Params, one_extent
+from pejax._record.params import RandomKey
 
 
 class TokenPositions(NamedTuple):

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._arguments import checked
-from pejax._dims import Dims
-from pejax._encoding import Encoding, Params, adapt, init_params, pair_bias, split_params
-from pejax._hook_calls import call_token_hook
-from pejax._presets import PRESETS
-from pejax._specs import EncodingSpec, Spec
+from pejax._calls.arguments import checked
+from pejax._calls.hook_calls import call_token_hook
+from pejax._record.dims import Dims
+from pejax._record.encoding import Encoding, Params, adapt, init_params, pair_bias, split_params
+from pejax._record.presets import PRESETS
+from pejax._record.specs import EncodingSpec, Spec
 
 SENTENCES = {
     "adapt": "some parameters depend on the length or grid",

@@ -1,6 +1,6 @@
 """Arguments of public functions, bound and read by their annotations: plain forms are converted, all else is refused.
 
-A refusal names the function, the argument, the rule and what was received, in one line; `_kinds` knows the rules.
+A refusal names the function, the argument, the rule and what was received, in one line; `kinds` knows the rules.
 Sizes with one name are equal in all arguments of a call.
 """
 
@@ -14,9 +14,9 @@ import jax
 import numpy as np
 from jaxtyping import jaxtyped
 
-from pejax._host import DigitsLost, with_way_out
-from pejax._kinds import REFUSALS, Kind, kind_of, shown
-from pejax._names import NO_WAYS, unknown_argument
+from pejax._calls.host import DigitsLost, with_way_out
+from pejax._calls.kinds import REFUSALS, Kind, kind_of, shown
+from pejax._calls.names import NO_WAYS, unknown_argument
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -1,0 +1,1 @@
+"""Where tokens are: their positions, and the patches of pictures."""
