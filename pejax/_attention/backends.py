@@ -45,14 +45,14 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
 
 def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend by the Pallas kernels for TPUs."""
-    from pejax._attention.tpu import attention as tpu
+    from pejax._attention.tpu import tpu_attention as tpu
 
     return tpu.tpu_attention(options, layout, operands, interpret=_is_interpreted("tpu", operands))
 
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend by the Pallas kernels for GPUs."""
-    from pejax._attention.gpu import attention as gpu
+    from pejax._attention.gpu import gpu_attention as gpu
 
     return gpu.gpu_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
 

@@ -21,12 +21,12 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import Options, check_options
-from pejax._attention.gpu import attention as gpu
-from pejax._attention.gpu import bias_gradients
-from pejax._attention.gpu.block_masks import TokenRows, spans, tiles
+from pejax._attention.gpu import gpu_attention as gpu
+from pejax._attention.gpu import gpu_bias_gradients as bias_gradients
 from pejax._attention.gpu.deprecation import KernelParams
-from pejax._attention.kernels import elementwise
-from pejax._attention.kernels.elementwise import cut
+from pejax._attention.gpu.gpu_block_masks import TokenRows, spans, tiles
+from pejax._attention.protocol import elementwise
+from pejax._attention.protocol.elementwise import cut
 
 QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
 N, H, K, D = 2, 4, 2, 8

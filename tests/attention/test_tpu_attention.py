@@ -28,10 +28,10 @@ from pejax._attention import backends
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.masks import visible
 from pejax._attention.core.options import Options
-from pejax._attention.tpu import attention as tpu
-from pejax._attention.tpu import tile as tpu_tile
-from pejax._attention.tpu.block_masks import spans_of
-from pejax._attention.tpu.tile import Plan, diagonal_gradient, tile_bias
+from pejax._attention.tpu import tpu_attention as tpu
+from pejax._attention.tpu import tpu_tile as tpu_tile
+from pejax._attention.tpu.tpu_block_masks import spans_of
+from pejax._attention.tpu.tpu_tile import Plan, diagonal_gradient, tile_bias
 from pejax._attention.xla import blockwise
 
 D = 4

@@ -45,9 +45,9 @@ BELOW_ALL = {"_calls"}
 ATTENTION = {
     "core": {"core"},
     "xla": {"core", "xla"},
-    "kernels": {"core", "xla", "kernels"},
-    "gpu": {"core", "kernels", "gpu"},
-    "tpu": {"core", "kernels", "tpu"},
+    "protocol": {"core", "xla", "protocol"},
+    "gpu": {"core", "protocol", "gpu"},
+    "tpu": {"core", "protocol", "tpu"},
 }
 
 # Within the models, from configs up to generation; the modules at the root are below `parts`.
@@ -225,7 +225,7 @@ def test_the_checker_sees_imports_of_every_form(tmp_path):
 
 
 # Loops that read their own tiles, where a barrier would cut the loop in two, and a kernel that XLA does not fold.
-READ_BITS_THEMSELVES = {"pejax._ops.bitcast", "pejax._ops.bfloat16", "pejax._attention.tpu.tile"}
+READ_BITS_THEMSELVES = {"pejax._ops.bitcast", "pejax._ops.bfloat16", "pejax._attention.tpu.tpu_tile"}
 
 
 def test_bits_of_what_may_be_a_constant_are_read_behind_a_barrier():

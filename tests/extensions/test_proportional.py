@@ -21,8 +21,8 @@ from pejax import (
     init_params,
     make_encoding,
 )
-from pejax._attention.tpu import attention as tpu
-from pejax._attention.tpu import tile as tpu_tile
+from pejax._attention.tpu import tpu_attention as tpu
+from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.xla import blockwise, cpu
 from pejax._extensions.interpolation import interpolate_encoding
 

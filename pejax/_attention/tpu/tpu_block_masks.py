@@ -12,7 +12,7 @@ from pejax._attention.core.dropout import finalize
 from pejax._attention.core.masks import Sides, block_masks
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.tpu.kernels import Spans
+from pejax._attention.tpu.tpu_kernels import Spans
 from pejax._tokens.positions import TokenPositions
 
 Fields: TypeAlias = dict[str, Int32[Array, "M _"]]

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.reference import one_if_zero
-from pejax._attention.tpu.tile import (
+from pejax._attention.tpu.tpu_tile import (
     Place,
     Plan,
     Refs,

@@ -11,12 +11,16 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.gpu.bias_gradients import bias_gradients_by_keys, bias_gradients_by_queries, diagonal_gradients
-from pejax._attention.gpu.block_masks import Tiles, TokenRows, spans, tiles, token_rows
-from pejax._attention.gpu.kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_bias_gradients import (
+    bias_gradients_by_keys,
+    bias_gradients_by_queries,
+    diagonal_gradients,
+)
+from pejax._attention.gpu.gpu_block_masks import Tiles, TokenRows, spans, tiles, token_rows
+from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_tile import Inputs, Plan
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
-from pejax._attention.gpu.tile import Inputs, Plan
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
+from pejax._attention.protocol.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 
 class PaddedPrimals(NamedTuple):
