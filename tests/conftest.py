@@ -6,7 +6,8 @@ import os
 import threading
 from pathlib import Path
 
-from quick import QUICK
+from tests.support import type_checks  # noqa: F401 - jaxtyping, which is told its name, imports `tests` alone
+from tests.support.quick import QUICK
 
 # Compilation is most of the time of these tests, and most of that would go into code that they run once.
 os.environ.setdefault("XLA_FLAGS", QUICK)
@@ -19,8 +20,8 @@ import jax
 import jaxtyping
 import pytest
 
-pytest_plugins = ("budget", "programs", "shards")
-pytest.register_assert_rewrite("cases", "cli", "laws", "biases")
+pytest_plugins = ("tests.support.budget", "tests.support.programs", "tests.support.shards")
+pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in ("cases", "cli", "laws", "biases")))
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 gc.set_threshold(50_000, 20, 50)  # what is traced is many objects and little garbage: look for cycles seldom

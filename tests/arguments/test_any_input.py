@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from beartype import BeartypeConf
 from beartype.door import is_bearable
-from cases import slow
-from plain_calls import GROUPS, NO_CALLS, Call, plain_calls
 
 import pejax
 from pejax import models, specs
+from tests.support.cases import slow
+from tests.support.plain_calls import GROUPS, NO_CALLS, Call, plain_calls
 
 OWN = str(Path(pejax.__file__).parent)
 TOWER = BeartypeConf(is_pep484_tower=True)

@@ -13,9 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from jaxtyping import AbstractArray
-from plain_calls import GROUPS, Call, plain_calls
 
 import pejax
 from pejax import models
@@ -23,6 +21,8 @@ from pejax._calls.arguments import read_arguments
 from pejax._calls.host import DigitsLost, check_digits
 from pejax._tokens.positions import as_token_positions
 from pejax.models.generation.prompts import as_prompts
+from tests.support.cases import slow
+from tests.support.plain_calls import GROUPS, Call, plain_calls
 
 DOOR = re.compile(r"(^|_)(positions|relative|order|ids|labels|source|target|segments|tokens|attention_mask)$")
 """Names of parameters that hold positions or ids."""

@@ -6,7 +6,6 @@ import sys
 
 import jax.numpy as jnp
 import pytest
-from cases import slow
 
 import pejax
 from pejax import encodings, extensions, interop
@@ -15,6 +14,7 @@ from pejax._placement.sequence import RULES
 from pejax._record.presets import PRESETS
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.models import Decoder, Sampling, decoder, dit, encoder_decoder, generate, vit
+from tests.support.cases import slow
 
 DIMS = pejax.Dims(heads=4, head_dim=16, extent=8, causal=True)
 Q = jnp.ones((1, 8, 4, 16))

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, normal, slow
 from jax.tree_util import Partial
-from quick import AS_USERS
 
 from pejax import ENCODINGS, Dims, Hooks, TokenPositions, attend, dot_product_attention, init_params, make_encoding
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.xla import blockwise, cpu
+from tests.support.cases import mostly_slow, normal, slow
+from tests.support.quick import AS_USERS
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling

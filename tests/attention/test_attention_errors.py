@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import slow
 from jax.tree_util import Partial
 
 from pejax import (
@@ -39,6 +37,8 @@ from pejax import (
 )
 from pejax._extensions.base import Rotary
 from pejax._extensions.yarn import extend_yarn
+from tests.support.biases import types_unchecked
+from tests.support.cases import slow
 
 IMPLEMENTATIONS = ("reference", "blockwise")
 unchecked = inspect.unwrap(dot_product_attention)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
@@ -15,6 +14,7 @@ from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import visible
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise
+from tests.support.cases import mostly_slow
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 IMPLEMENTATIONS = ("reference", "blockwise")

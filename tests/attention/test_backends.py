@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.tree_util import Partial
@@ -28,6 +27,7 @@ from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
 from pejax._record.encoding import merge_params
+from tests.support.cases import mostly_slow, slow
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 ENCODINGS = ("none", "alibi", "t5", "kerple", "fire", "shaw", "transformer_xl")

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
 
 from pejax import Dims, TokenPositions, adapt, attention_fn, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax.models import attention_module
+from tests.support.cases import slow
 
 DIMS = Dims(heads=2, head_dim=4, extent=6)
 PLAIN = make_encoding("none", DIMS)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.interpreters.partial_eval import dce_jaxpr
@@ -27,6 +26,7 @@ from pejax._attention.gpu.deprecation import KernelParams
 from pejax._attention.gpu.gpu_block_masks import TokenRows, spans, tiles
 from pejax._attention.protocol import elementwise
 from pejax._attention.protocol.elementwise import cut
+from tests.support.cases import mostly_slow
 
 QUICK = {"xla_backend_optimization_level": "0"}  # all of the time goes into compiling
 N, H, K, D = 2, 4, 2, 8

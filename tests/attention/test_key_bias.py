@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import close, normal, slow
 from jax.sharding import AxisType
 
 from pejax import (
@@ -23,6 +21,8 @@ from pejax import (
     explain_attention,
     make_encoding,
 )
+from tests.support.biases import types_unchecked
+from tests.support.cases import close, normal, slow
 
 T, H, K, D = 24, 4, 2, 8
 TOKENS = TokenPositions(jnp.arange(T), segment_ids=jnp.repeat(jnp.asarray([1, 2, 0]), jnp.asarray([10, 10, 4])))

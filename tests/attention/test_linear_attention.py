@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 
 import pejax
 from pejax import Dims, Encoding, TokenPositions, grid_positions, linear_attention, make_encoding, rope_frequencies
 from pejax._attention import linear
+from tests.support.cases import mostly_slow
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal, slow
 
 from pejax import (
     Dims,
@@ -16,6 +15,7 @@ from pejax import (
     linear_attention,
     packed_positions,
 )
+from tests.support.cases import close, normal, slow
 
 SEGMENTS = jnp.asarray([[1] * 5 + [2] * 6 + [0] * 5, [0] * 3 + [4] * 13])
 KEPT = (SEGMENTS != 0)[..., None, None]

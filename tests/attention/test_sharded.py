@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import Case, close, mostly_slow, normal, serves, slow
-from covering import covering, pairs
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.tree_util import Partial
 
@@ -29,6 +27,8 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
 from pejax._record.encoding import merge_params, rotate_keys, rotate_queries
 from pejax.testing import settle
+from tests.support.cases import Case, close, mostly_slow, normal, serves, slow
+from tests.support.covering import covering, pairs
 
 QUICK = {"xla_backend_optimization_level": 0}
 BATCH, TOKENS = 2, 16

@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import close, normal, slow
 from jax.sharding import AxisType
 
 from pejax import (
@@ -26,6 +24,8 @@ from pejax import (
     merge_attention,
 )
 from pejax._attention.xla import blockwise, cpu
+from tests.support.biases import types_unchecked
+from tests.support.cases import close, normal, slow
 
 QUICK = {"xla_backend_optimization_level": "0"}
 T, H, K, D = 24, 4, 2, 8

@@ -14,11 +14,11 @@ from flax import nnx
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
-from tpu import compiler
 
 from pejax import Dims, TokenPositions, adapt, dot_product_attention, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax.models import Decoder, decoder
+from tests.support.tpu import compiler
 
 __all__ = ["compiler"]
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from jax.tree_util import Partial
 
 from pejax import (
@@ -33,6 +32,7 @@ from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_block_masks import spans_of
 from pejax._attention.tpu.tpu_tile import Plan, diagonal_gradient, tile_bias
 from pejax._attention.xla import blockwise
+from tests.support.cases import mostly_slow
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peers import peer
 
 from benchmarks import __main__ as command
 from benchmarks import attention, memory, peers_jax, peers_rope, peers_steps, peers_torch, report, rope, steps, timing
 from benchmarks.operands import Problem
+from tests.support.peers import peer
 
 SILENT = lambda what, share: None
 

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cli import refused
 
 from benchmarks import entropy
 from pejax import attention_weights
 from pejax._tokens.positions import TokenPositions
+from tests.support.cli import refused
 from train.engine.attention_entropy import entropy as mean_entropy
 from train.engine.attention_entropy import head_entropies
 from train.engine.parser import parse

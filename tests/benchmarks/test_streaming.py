@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from cli import refused
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import write
 
 from benchmarks.streaming import losses, main
 from pejax.interop import load
+from tests.support.cli import refused
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import write
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 import argparse
 from types import SimpleNamespace
 
-import budget
 import pytest
-import shards
+
+from tests.support import budget, shards
 
 
 def report(nodeid, duration, *markers):

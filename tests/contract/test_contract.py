@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import HOOKS, mostly_slow, slow
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +23,7 @@ from pejax._record.encoding import from_distance, merge_params, split_params
 from pejax._tokens.positions import as_token_positions
 from pejax.models import attention_module
 from pejax.specs import parse
+from tests.support.cases import HOOKS, mostly_slow, slow
 
 DIMS = Dims(heads=4, head_dim=8)
 README = pathlib.Path(__file__).parents[2] / "README.md"

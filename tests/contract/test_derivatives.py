@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
 
 from pejax import Dims, attention_hooks, dot_product_attention, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._ops.backward import with_backward
 from pejax.functions import shaw_logits
+from tests.support.cases import normal
 
 TILED = [name for name in IMPLEMENTATIONS if name not in ("reference", "dense", "cudnn")]
 T5 = make_encoding("t5", Dims(heads=2, head_dim=8))

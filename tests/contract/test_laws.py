@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, of_sizes, serves
-from laws import (
+
+from pejax import ENCODINGS, testing
+from pejax._attention.xla import blockwise
+from tests.support.cases import DIMS, EACH_KIND, Case, derivatives, forward, gradients, of_sizes, serves
+from tests.support.laws import (
     LAWS,
     a_tile_is_a_slice_of_the_whole,
     blockwise_is_dense,
@@ -18,9 +21,6 @@ from laws import (
     the_future_is_not_seen,
     the_future_is_not_seen_where_positions_restart,
 )
-
-from pejax import ENCODINGS, testing
-from pejax._attention.xla import blockwise
 
 UNEQUAL = "rope_axial(widths=(4, 6), base=(10.0, 50.0), layout='alternate')"
 

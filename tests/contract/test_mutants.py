@@ -13,10 +13,8 @@ from types import CodeType, FunctionType
 
 import jax
 import jax.numpy as jnp
-import laws
 import numpy as np
 import pytest
-from cases import Case
 
 from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
@@ -63,6 +61,8 @@ from tests.extensions import test_frequencies as test_extension
 from tests.models import test_dit, test_patches
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_placement
+from tests.support import laws
+from tests.support.cases import Case
 from train.data.images import moving_glyphs
 from train.dit import measures
 

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import EACH_KIND, Case, close, draw, mostly_slow, normal, serves
 
 from pejax import (
     ENCODINGS,
@@ -29,6 +27,8 @@ from pejax import (
     t5_bucket,
 )
 from pejax.functions import fire_bias, kerple_bias, lookup_embedding
+from tests.support.biases import types_unchecked
+from tests.support.cases import EACH_KIND, Case, close, draw, mostly_slow, normal, serves
 
 T = 6
 CASES = [Case(name, "causal") for name in ENCODINGS] + [Case("rope(extend='self_extend')", "causal")]

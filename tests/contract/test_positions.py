@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pejax import TokenPositions, grid_positions, interpolate_positions, packed_positions, segment_positions
 from pejax._attention.core.masks import all_of, block_masks, pair_masks, visible
 from pejax._attention.core.options import Options
+from tests.support.biases import types_unchecked
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 1), (4, 7)])

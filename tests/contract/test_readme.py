@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from hub_folders import registering
 
 import pejax
+from tests.support.hub_folders import registering
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
 from flax import nnx
 
 import pejax
 from pejax import Dims, Encoding, make_encoding, register_encoding
 from pejax.models import Decoder, ViT, decoder, vit
 from pejax.specs import parse, parse_pattern
+from tests.support.biases import types_unchecked
 
 DIMS = Dims(heads=4, head_dim=16, extent=8)
 

@@ -370,7 +370,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare two small data sets with TFDS itself and return their data folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import prepared_data
+        from tests.support import prepared_data
 
         return prepared_data.prepare(tmp_path_factory.mktemp("tfds"))
 

@@ -376,7 +376,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare small sets of text with TFDS itself and return their data folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import prepared_text
+        from tests.support import prepared_text
 
         return prepared_text.prepare(tmp_path_factory.mktemp("tfds"))
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import mostly_slow
 
 import pejax
 from benchmarks import costs
 from pejax.encodings import ENCODINGS
+from tests.support.cases import mostly_slow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

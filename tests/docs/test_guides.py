@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from cases import mostly_slow
 
 from pejax import models
+from tests.support.cases import mostly_slow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import mostly_slow
 
 import pejax
 from pejax import Dims, Encoding
 from pejax._record.encoding import split_params
 from pejax.testing import settle
+from tests.support.cases import mostly_slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "encodings.md"
 ROW = re.compile(r"^\| `(\w+)` \| `(\(.*?\) -> .*?)` \|(.*?)\| ", re.MULTILINE)

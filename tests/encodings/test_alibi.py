@@ -4,9 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled
-from cases import slow
-from peers import peer
 
 from pejax import (
     Dims,
@@ -19,6 +16,9 @@ from pejax import (
     grid_positions,
     make_encoding,
 )
+from tests.support.biases import compiled
+from tests.support.cases import slow
+from tests.support.peers import peer
 
 alibi_bias = compiled("alibi_bias")
 

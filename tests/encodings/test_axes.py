@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EXTEND_FREQUENCIES, normal
 
 import pejax
 from pejax import Dims, adapt, make_encoding, rope_axial_frequencies, rope_frequencies
 from pejax._extensions.interpolation import FACTOR
+from tests.support.cases import EXTEND_FREQUENCIES, normal
 
 GRID = Dims(heads=2, head_dim=16, axes=3, extent=(4, 8, 8))
 WIDTHS = (4, 2, 6)

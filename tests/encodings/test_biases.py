@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import mostly_slow
 
 from pejax import ENCODINGS, Dims, adapt, dot_product_attention, grid_positions, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._ops.relative import relative_positions
 from pejax._record.encoding import merge_params, split_params
+from tests.support.biases import types_unchecked
+from tests.support.cases import mostly_slow
 
 LINE, GRID = Dims(heads=4, head_dim=4, extent=4), Dims(heads=4, head_dim=4, axes=2, extent=(4, 4))
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import close, normal
 
 import pejax
 from pejax import Dims, Encoding, adapt, attend, compose_encodings, explain, init_params, make_encoding
 from pejax.encodings import alibi, learned, rope, rope_mixed, t5
 from pejax.specs import LayerPattern, parse, parse_extension, parse_pattern
+from tests.support.biases import types_unchecked
+from tests.support.cases import close, normal
 
 DIMS = Dims(heads=4, head_dim=12, kv_heads=2, extent=24, causal=True)
 GRID = Dims(heads=4, head_dim=12, axes=2, extent=(6, 4))

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import slow
 
 from pejax import augment_positions, grid_positions, normalized_positions
+from tests.support.biases import types_unchecked
+from tests.support.cases import slow
 
 KEY = jax.random.key(0)
 GRID = grid_positions(3, 5)

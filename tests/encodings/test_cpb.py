@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal, slow
-from peers import peer
 
 from pejax import Dims, TokenPositions, adapt, attend, grid_positions, init_params, make_encoding
 from pejax._encodings import cpb
 from pejax._encodings.cpb import _coordinates
 from pejax.functions import cpb_bias
+from tests.support.cases import normal, slow
+from tests.support.peers import peer
 
 IMAGE = Dims(heads=3, head_dim=4, axes=2, extent=(4, 7))
 KEY = jax.random.key(0)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled, types_unchecked
-from cases import slow
 
 from pejax import Dims, grid_positions, make_encoding
 from pejax._ops import relu_network
 from pejax._record.encoding import split_params
+from tests.support.biases import compiled, types_unchecked
+from tests.support.cases import slow
 
 fire_bias, kerple_bias = compiled("fire_bias"), compiled("kerple_bias")
 

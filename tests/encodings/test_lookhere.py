@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled
-from cases import mostly_slow, normal, slow
 from flax import nnx
 
 from pejax import (
@@ -25,6 +23,8 @@ from pejax.models.configs import layer as records
 from pejax.models.parts.attention import CrossContext, LayerContext
 from pejax.models.parts.block import LayerKind
 from pejax.models.stack.layer_scan import Layers
+from tests.support.biases import compiled
+from tests.support.cases import mostly_slow, normal, slow
 
 lookhere_bias = compiled("lookhere_bias")
 IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "gpu", "tpu")

@@ -5,11 +5,11 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
 
 from pejax import Dims, explain, make_encoding
 from pejax.encodings import PRESETS, rope_axial
 from pejax.placement import RULES
+from tests.support.cases import normal
 
 VIDEO = Dims(heads=2, head_dim=128, axes=3)
 

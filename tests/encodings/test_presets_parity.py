@@ -5,11 +5,11 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
-from peers import peer
 
 from pejax import Dims, adapt, grid_positions, make_encoding, normalized_positions
 from pejax.encodings import PRESETS
+from tests.support.cases import normal
+from tests.support.peers import peer
 
 pytestmark = pytest.mark.parity
 

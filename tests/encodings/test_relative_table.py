@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import normal
-from peers import peer
 
 from pejax import Dims, adapt, attend, grid_positions, init_params, make_encoding
 from pejax._ops.resize import resize_grid
 from pejax.functions import relative_table_bias
+from tests.support.biases import types_unchecked
+from tests.support.cases import normal
+from tests.support.peers import peer
 
 IMAGE = Dims(heads=3, head_dim=4, axes=2, extent=(3, 4))
 KEY = jax.random.key(0)

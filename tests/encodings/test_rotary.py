@@ -7,9 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import slow
-from peers import peer
 
 from pejax import (
     Dims,
@@ -23,6 +20,9 @@ from pejax import (
     rope_mixed_frequencies,
 )
 from pejax._ops.rotary import _halves_concatenated, _halves_selected, rotate_pairs
+from tests.support.biases import types_unchecked
+from tests.support.cases import slow
+from tests.support.peers import peer
 
 draw = np.random.default_rng(0)
 X = draw.normal(size=(2, 6, 4, 12)).astype(np.float32)

@@ -5,10 +5,10 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
-from peers import peer
 
 from pejax import Dims, grid_positions, make_encoding, normalized_positions, rope_frequencies
+from tests.support.cases import normal
+from tests.support.peers import peer
 
 SECTIONS = "rope(sections=(2, 3, 3), pairing='half')"
 VOLUME = Dims(heads=2, head_dim=16, axes=3, extent=(8, 8, 8))

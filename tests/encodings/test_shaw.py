@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import clipped, compiled, largest_intermediate, types_unchecked
-from cases import mostly_slow, slow
-from peers import peer
 
 from pejax import Dims, dot_product_attention, grid_positions, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._ops import clipped_lookup
+from tests.support.biases import clipped, compiled, largest_intermediate, types_unchecked
+from tests.support.cases import mostly_slow, slow
+from tests.support.peers import peer
 
 shaw_logits, shaw_values = compiled("shaw_logits"), compiled("shaw_values")
 

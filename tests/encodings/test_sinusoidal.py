@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peers import peer
 
 from pejax import Dims, make_encoding, sinusoidal_embedding
+from tests.support.peers import peer
 
 LAYOUTS = ["interleaved", "concat"]
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled, types_unchecked
-from peers import peer
 
 from pejax import Dims, grid_positions, make_encoding
+from tests.support.biases import compiled, types_unchecked
+from tests.support.peers import peer
 
 t5_bias, t5_bucket = compiled("t5_bias"), compiled("t5_bucket")
 

@@ -5,14 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled, largest_intermediate, types_unchecked
-from cases import slow
 from jax.tree_util import Partial
-from peers import peer
 
 from pejax import Dims, Hooks, TokenPositions, dot_product_attention, grid_positions, make_encoding
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import cpu
+from tests.support.biases import compiled, largest_intermediate, types_unchecked
+from tests.support.cases import slow
+from tests.support.peers import peer
 
 transformer_xl_logits = compiled("transformer_xl_logits")
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import normal
 
 import pejax
 from pejax import Dims, Rotary, adapt, attend, make_encoding, rope_axial_frequencies, rope_frequencies
@@ -24,6 +23,7 @@ from pejax.functions import (
     extend_soft_clip,
     extend_yarn,
 )
+from tests.support.cases import normal
 
 DIM, BASE, TRAINED = 32, 1e4, 512
 FREQUENCIES = rope_frequencies(DIM, base=BASE)

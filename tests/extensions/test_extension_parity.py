@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from cases import EXTEND_FREQUENCIES
-from peers import peer
 
 from pejax._encodings.rope import rope_frequencies
 from pejax._extensions.base import Rotary
+from tests.support.cases import EXTEND_FREQUENCIES
+from tests.support.peers import peer
 
 pytestmark = pytest.mark.parity
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EXTEND_FREQUENCIES
 
 import pejax
 from pejax import ENCODINGS, EXTENSIONS, Dims, adapt, extensions, make_encoding
@@ -19,6 +18,7 @@ from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
 from pejax.specs import EncodingSpec, parse_extension
+from tests.support.cases import EXTEND_FREQUENCIES
 
 BASE, TRAINED = 10000.0, 512
 SEQUENCE = Dims(heads=2, head_dim=16, extent=TRAINED)

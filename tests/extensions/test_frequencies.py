@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EXTEND_FREQUENCIES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from pejax._extensions.ntk import extend_ntk
 from pejax._extensions.yarn import extend_yarn
 from pejax._ops.rotary import rope_apply
 from pejax.functions import scale_alibi_slopes
+from tests.support.cases import EXTEND_FREQUENCIES
 
 DIM, BASE, TRAINED = 32, 10000.0, 512
 ROTARY = Rotary(BASE, DIM)

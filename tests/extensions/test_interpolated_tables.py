@@ -5,11 +5,11 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import close, mostly_slow, normal, slow
 
 from pejax import ENCODINGS, Dims, attend, grid_positions, init_params, make_encoding
 from pejax._extensions.interpolation import TABLE, interpolate_encoding
 from pejax._record.encoding import split_params
+from tests.support.cases import close, mostly_slow, normal, slow
 
 DIMS = Dims(heads=4, head_dim=12, axes=2, extent=(3, 2))
 FINER = (7, 3)

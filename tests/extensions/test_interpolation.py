@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import Case, close, draw, normal, serves
-from decoders import FAST
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +15,8 @@ from pejax._extensions.interpolation import interpolate_encoding
 from pejax._extensions.self_extend import clip_distances, group_positions
 from pejax._record.encoding import Band, split_params
 from pejax.testing import assert_shift_invariant, shift_deviation
+from tests.support.cases import Case, close, draw, normal, serves
+from tests.support.decoders import FAST
 
 FARTHER = {"causal": 96, "image": (24, 4)}
 """Extents beyond the trained 24 and (6, 4); what they squeeze by is exact."""

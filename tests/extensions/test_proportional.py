@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal, slow
 
 from pejax import (
     ENCODINGS,
@@ -25,6 +24,7 @@ from pejax._attention.tpu import tpu_attention as tpu
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.xla import blockwise, cpu
 from pejax._extensions.interpolation import interpolate_encoding
+from tests.support.cases import close, normal, slow
 
 TRAINED, FINER, TIMES, PREFIX = (3, 2), (6, 4), 4, 2
 """The trained grid, one with `TIMES` as many patches, and how many tokens without a position come before them."""

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 
 from pejax import ENCODINGS, Dims, make_encoding
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
 from pejax._record.encoding import merge_params
 from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
+from tests.support.cases import mostly_slow
 
 DIMS = Dims(heads=4, head_dim=8, kv_heads=2, extent=24)
 POSITIONS = (0, 1, 22, 23, 24, 575, 8190, 8191, 8192, 16383, 10**6)

@@ -3,11 +3,11 @@
 import copy
 
 import pytest
-from hub_folders import CONFIGS
-from hub_pictures import PICTURES
-from peers import peer
 
 from pejax.interop.source import read_config
+from tests.support.hub_folders import CONFIGS
+from tests.support.hub_pictures import PICTURES
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

@@ -5,15 +5,15 @@ import re
 
 import numpy as np
 import pytest
-from cases import mostly_slow
-from hub_folders import CONFIGS, rewrite, tensors, write
-from hub_pictures import PICTURES
 from safetensors import safe_open
 
 from pejax import interop
 from pejax.interop import files
 from pejax.interop.config import Config, read_json
 from pejax.interop.source import open_source, read_config
+from tests.support.cases import mostly_slow
+from tests.support.hub_folders import CONFIGS, rewrite, tensors, write
+from tests.support.hub_pictures import PICTURES
 
 ALL = {**CONFIGS, **PICTURES}
 QUICK = ("llama", "gpt2", "t5", "vit")

@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, SIZES, rewrite, run, tensors, write
 
 from pejax import extensions
 from pejax.interop import load, source_from_config
 from pejax.specs import parse
+from tests.support.hub_folders import CONFIGS, SIZES, rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (1, 12))
 

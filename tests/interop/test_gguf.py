@@ -8,13 +8,13 @@ import gguf
 import numpy as np
 import pytest
 from flax import nnx
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import tensors, write
 
 from pejax import extensions
 from pejax.interop import load, save
 from pejax.interop.command import main
 from pejax.specs import parse
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import tensors, write
 
 KIND = gguf.GGMLQuantizationType
 

@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS
-from hub_pictures import PICTURES, TEXT
-from peers import peer
 from test_interop_parity import maker as text_maker
 from test_trunks_parity import TOWERS
 from test_vision_parity import maker as picture_maker
@@ -16,6 +13,9 @@ from test_vision_parity import theirs
 from pejax.interop import towers
 from pejax.interop.architectures import ARCHITECTURES, architecture_of
 from pejax.interop.config import INERT, NEUTRAL, Config
+from tests.support.hub_folders import CONFIGS
+from tests.support.hub_pictures import PICTURES, TEXT
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

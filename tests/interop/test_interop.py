@@ -5,12 +5,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
-from hub_folders import CONFIGS, drawn, rewrite, run, tensors, write
 from safetensors.numpy import load_file, save_file
 
 from pejax import extensions
 from pejax.interop import load, save, source_from_config
+from tests.support.cases import slow
+from tests.support.hub_folders import CONFIGS, drawn, rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))
 

@@ -6,12 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli import refused
-from hub_folders import CONFIGS, tensors, write
-
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.command import main
 from pejax.interop.towers import TOWERS
+from tests.support.cli import refused
+from tests.support.hub_folders import CONFIGS, tensors, write
 
 ROOT = Path(__file__).parents[2]
 

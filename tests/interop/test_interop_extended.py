@@ -5,12 +5,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, write
 
 import pejax
 from pejax import extensions
 from pejax.interop import load, save, source_from_config
 from pejax.interop.extended_config import extended_config
+from tests.support.hub_folders import CONFIGS, write
 
 QUERIES = jnp.asarray(np.random.default_rng(0).normal(size=(40, 4, 8)), jnp.float32)
 FACTORS = (1.0, 1.5, 2.0, 4.0)

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from hub_folders import run, write
 from jax.sharding import AxisType
 
 from pejax.interop import load, save
+from tests.support.hub_folders import run, write
 
 NAMES = ["gpt_oss", pytest.param("t5", marks=pytest.mark.slow)]
 IDS = np.random.default_rng(0).integers(0, 96, (2, 12))

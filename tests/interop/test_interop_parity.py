@@ -9,13 +9,13 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, run, target_of, tensors, write
-from hub_pictures import PICTURES
-from peers import peer
 
 from pejax.interop import load, save
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.models import generate
+from tests.support.hub_folders import CONFIGS, run, target_of, tensors, write
+from tests.support.hub_pictures import PICTURES
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

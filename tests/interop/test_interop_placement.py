@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
-from gguf_files import write_gguf
-from hub_folders import rewrite, run, tensors, write
 from jax.sharding import AxisType, PartitionSpec
 
 from pejax.interop import load, save
 from pejax.interop.parameters import values_in
 from pejax.interop.source import open_source
+from tests.support.cases import slow
+from tests.support.gguf_files import write_gguf
+from tests.support.hub_folders import rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))
 

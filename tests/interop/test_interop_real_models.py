@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hub_folders import run
-from peers import peer
 
 from pejax.interop import load, load_tokenizer, save
 from pejax.models import generate
+from tests.support.hub_folders import run
+from tests.support.peers import peer
 from train.extend import program
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]

@@ -6,10 +6,10 @@ import struct
 
 import numpy as np
 import pytest
-from hub_folders import rewrite, tensors, write
 
 from pejax.interop import load, save, source_from_config
 from pejax.models import Decoder
+from tests.support.hub_folders import rewrite, tensors, write
 
 
 @pytest.fixture

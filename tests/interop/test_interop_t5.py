@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, drawn, rewrite, run, target_of, tensors, write
 
 from pejax.functions import t5_bias
 from pejax.interop import load, save, source_from_config
 from pejax.interop.command import main
 from pejax.models import EncoderDecoder, generate_answers
+from tests.support.hub_folders import CONFIGS, drawn, rewrite, run, target_of, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (1, 12))
 UNSCALED, SCALED = 1.0, 32**-0.5

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import write
 
 from pejax.interop import load_tokenizer
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import write
 
 MODELS = "tokenizer.ggml.model must be one of gpt2; others are not read yet"
 SPLITS = "tokenizer.ggml.pre must be one of smollm, gpt-2; others are not read yet"

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 from flax import nnx
-from hub_folders import CONFIGS, drawn, run
 
 from pejax import extensions
 from pejax.interop import source_from_config
 from pejax.interop.slots import empty_model
 from pejax.interop.stacks import head_stack, map_stacks, with_head
 from pejax.specs import parse
+from tests.support.hub_folders import CONFIGS, drawn, run
 
 pytestmark = pytest.mark.slow
 IDS = np.random.default_rng(3).integers(0, 97, (2, 40))

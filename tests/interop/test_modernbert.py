@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, ENCODER, drawn, run
 
 from pejax.interop import source_from_config
+from tests.support.hub_folders import CONFIGS, ENCODER, drawn, run
 
 IDS = np.random.default_rng(0).integers(0, 97, (1, 12))
 OLD = {"model_type": "modernbert", **ENCODER, "num_hidden_layers": 4}

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import run, target_of, write
-from peers import peer
 
 from pejax.interop import load
 from pejax.models import generate
+from tests.support.hub_folders import run, target_of, write
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 CLASSES = {"modernbert": "MaskedLM", "roformer": "MaskedLM", "t5": "Seq2SeqLM", "mt5": "Seq2SeqLM"}

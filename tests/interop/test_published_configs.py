@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_folders import drawn, run, write
-from published import ACCEPTED, FOLDER, VERDICTS
 
 from pejax import interop
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.command import main
 from pejax.interop.source import read_config
+from tests.support.hub_folders import drawn, run, write
+from tests.support.published import ACCEPTED, FOLDER, VERDICTS
 
 SMOLLM2 = "llama--SmolLM2-135M-Instruct.json"
 

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from peers import peer
-from published import ACCEPTED, FOLDER, VERDICTS
 
 from pejax._encodings.rope import rope_frequencies
 from pejax._extensions.frequencies import extend_frequencies
 from pejax.interop.rope import LAYER_TYPES
 from pejax.interop.source import read_config
 from pejax.interop.stacks import stacks
+from tests.support.peers import peer
+from tests.support.published import ACCEPTED, FOLDER, VERDICTS
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, drawn, registering, run, write
 
 from pejax.interop import PARTS, Architecture, load, register, save, source_from_config
 from pejax.interop.architectures import ARCHITECTURES, rope_vit
 from pejax.interop.registration import check_architecture
 from pejax.interop.towers import TOWERS, text_tower
+from tests.support.hub_folders import CONFIGS, drawn, registering, run, write
 
 LLAMA = ARCHITECTURES["llama"]
 IDS = np.arange(10)[None]

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import slow
-from hub_folders import CONFIGS, rewrite, tensors, write
 
 from pejax.interop import load, save, source_from_config
 from pejax.specs import parse
+from tests.support.cases import slow
+from tests.support.hub_folders import CONFIGS, rewrite, tensors, write
 
 ANGLES = "roformer.encoder.embed_positions.weight"
 ROWS, CHANNELS = 48, 8

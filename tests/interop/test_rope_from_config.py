@@ -4,11 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS
 
 from pejax import Dims, make_encoding
 from pejax.interop import rope_from_config, source_from_config
 from pejax.specs import parse, parse_extension
+from tests.support.hub_folders import CONFIGS
 
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
 PLAIN = "rope(base=10000.0, pairing='half')"

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from hub_folders import tensors
-from hub_pictures import images_of, see
-from peers import peer
 
 from pejax.interop import load, save
 from pejax.models import vit
+from tests.support.hub_folders import tensors
+from tests.support.hub_pictures import images_of, see
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

@@ -5,11 +5,11 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import rewrite, run, target_of, tensors, write
-from peers import peer
 
 from pejax.interop import load
 from pejax.models import generate_answers
+from tests.support.hub_folders import rewrite, run, target_of, tensors, write
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 IDS = np.random.default_rng(1).integers(2, 97, (2, 40))

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, rewrite, run, tensors, write
 
 from pejax.interop import load, save
 from pejax.interop.command import main
 from pejax.interop.source import read_config
+from tests.support.hub_folders import CONFIGS, rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))
 VISION = {"hidden_size": 1024, "model_type": "clip_vision_model"}

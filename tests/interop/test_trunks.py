@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import rewrite, run, tensors, write
 
 from pejax.interop import load, save
 from pejax.interop.command import main
 from pejax.models import Decoder
+from tests.support.hub_folders import rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, SIZES, registering, rewrite, run, tensors
-from hub_pictures import SIZES as VISION
-from peers import peer
 
 from pejax.interop import load, save
+from tests.support.hub_folders import CONFIGS, SIZES, registering, rewrite, run, tensors
+from tests.support.hub_pictures import SIZES as VISION
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 IDS = np.random.default_rng(1).integers(2, 80, (2, 30))

@@ -8,10 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
-from hub_folders import drawn, rewrite, tensors, write
-from hub_pictures import BODY, FIVE, PICTURES, SIZES, TEXT, images_of, see
 from safetensors.numpy import save_file
 
 from pejax.interop import load, save, source_from_config
@@ -20,6 +17,9 @@ from pejax.interop.command import main
 from pejax.interop.slots import model_slots
 from pejax.interop.source import expected_shapes, read_config
 from pejax.models import Decoder, ViT, decoder
+from tests.support.cases import slow
+from tests.support.hub_folders import drawn, rewrite, tensors, write
+from tests.support.hub_pictures import BODY, FIVE, PICTURES, SIZES, TEXT, images_of, see
 
 WHOLE = [name for name, config in PICTURES.items() if "vision_config" not in config]
 LAYOUTS = ("dinov2, gated", "siglip2_vision_model", "clip_vision_model")

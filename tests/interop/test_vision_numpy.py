@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_pictures import images_of, see
 from safetensors.numpy import save_file
 
 from pejax import models
 from pejax.interop import load
+from tests.support.hub_pictures import images_of, see
 
 
 def norm(t, name, x, epsilon):

@@ -6,13 +6,13 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hub_folders import tensors
-from hub_pictures import PICTURES, images_of, see
-from peers import peer
 
 from pejax.interop import load, save
 from pejax.models import ViT
 from pejax.models.networks.vit import images_to_patches
+from tests.support.hub_folders import tensors
+from tests.support.hub_pictures import PICTURES, images_of, see
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

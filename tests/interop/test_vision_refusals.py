@@ -7,12 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
-from hub_folders import write
-from hub_pictures import PICTURES
 from safetensors.numpy import save_file
 
 from pejax.interop.source import read_folder
 from pejax.models import vit
+from tests.support.hub_folders import write
+from tests.support.hub_pictures import PICTURES
 
 
 @pytest.fixture(scope="module")

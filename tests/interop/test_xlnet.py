@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from hub_folders import CONFIGS, rewrite, tensors, write
 
 from pejax.interop import load, save, source_from_config
+from tests.support.hub_folders import CONFIGS, rewrite, tensors, write
 
 
 def test_tensors_have_an_axis_of_heads_and_the_second_stream_is_carried(tmp_path):

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from flax import nnx
 
 from pejax import TokenPositions
 from pejax.models import Decoder, Rolling, decoder
 from pejax.models.stack.cache import check_cacheable
+from tests.support.cases import mostly_slow
 
 LENGTH, SLOTS = 9, 12
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal, slow
 from flax import nnx
 
 from pejax import Encoding, attend, extensions
@@ -29,6 +28,7 @@ from pejax.models import (
 from pejax.models.parts.attention import CrossAttention
 from pejax.models.parts.layers import ACTIVATIONS, make_norm
 from pejax.specs import parse
+from tests.support.cases import close, normal, slow
 
 WIDTH, T = 12, 5
 LAYER = NormConfig("layer", 1e-3, bias=True)

@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
-from decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 from flax import nnx
 
 from pejax import Encoding, TokenPositions, attend, attention_fn, explain, extensions, make_encoding
@@ -18,6 +16,8 @@ from pejax.models.parts.attention import LayerContext
 from pejax.models.parts.block import Block, LayerKind
 from pejax.models.parts.layers import RMSNorm
 from pejax.models.stack.transformer import sequence_tokens
+from tests.support.cases import mostly_slow, slow
+from tests.support.decoders import FAST, LENGTH, TEXT_ENCODINGS, TINY, ids_of, logits, make
 
 PACKED = jnp.array([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0, 0, 0], [7, 7, 7, 7, 7, 0, 0, 0, 0]])
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
 
 from pejax import make_encoding
@@ -15,6 +14,7 @@ from pejax.models import DiT, Execution, LayerConfig, NormConfig, ViT, dit, vit
 from pejax.models.networks.dit import frame_positions, patches_to_images
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts.layers import LayerNorm
+from tests.support.cases import slow
 from train.devices.mesh import make_mesh, training_execution
 
 TINY = {"image_size": 8, "patch": 4, "channels": 1, "classes": 3, "width": 16, "layers": 2, "heads": 2}

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
 
 from pejax import ENCODINGS, Dims, TokenPositions
 from pejax.models import EncoderDecoder, Sampling, encoder_decoder, generate_answers
 from pejax.models.networks.encoder_decoder import EncoderOutput
 from pejax.models.stack.cross_positions import CROSS, cross_encoding
+from tests.support.cases import slow
 
 TINY = {
     "vocab": 13, "source_length": 8, "target_length": 6, "width": 16, "encoder_layers": 1, "decoder_layers": 1,

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from flax import nnx
 from jax.sharding import PartitionSpec
 
@@ -22,6 +21,7 @@ from pejax.models import (
 from pejax.models.parts.experts import Experts as Module
 from pejax.models.parts.layers import Mlp as MlpModule
 from pejax.specs import parse
+from tests.support.cases import mostly_slow
 from train.devices.flops import mlp_products, text_flops
 
 WIDTH, HIDDEN, COUNT, CHOSEN = 6, 5, 4, 2

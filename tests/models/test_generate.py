@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
-from decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, rows_oracle
 
 from pejax._tokens.positions import TokenPositions
 from pejax.models import Sampling, generate, stream
 from pejax.models.generation.sampling import sample
+from tests.support.cases import mostly_slow, slow
+from tests.support.decoders import LENGTH, TEXT_ENCODINGS, VOCAB, ids_of, logits, make, rows_oracle
 
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 2, 2, 2]])
 """A whole prompt, one padded on the left, two documents of which the second goes on."""

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, mostly_slow, normal
 from flax import nnx
 
 from pejax.models import (
@@ -24,6 +23,7 @@ from pejax.models import (
 from pejax.models.configs.pattern import patterns
 from pejax.models.stack.transformer import sequence_tokens
 from pejax.specs import parse, parse_pattern
+from tests.support.cases import close, mostly_slow, normal
 
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 

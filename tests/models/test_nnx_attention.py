@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
 
 from pejax import Dims, TokenPositions, attend, attention_fn, make_encoding
 from pejax._record.encoding import merge_params
 from pejax._tokens.positions import grid_positions
 from pejax.models import attention_module
+from tests.support.cases import slow
 
 DIMS = Dims(heads=2, head_dim=8, extent=8)
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import close, normal
 from flax import nnx
 
 import pejax
 from pejax import Patches, TokenPositions, patchify, unpatchify
 from pejax.models import Execution, ViT, vit
+from tests.support.cases import close, normal
 
 SIZES = ((9, 15), (12, 12), (18, 6))
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}

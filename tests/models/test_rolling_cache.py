@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
-from decoders import TEXT_ENCODINGS, ids_of, make, of_config, rows_oracle
 
 from pejax._tokens.positions import TokenPositions
 from pejax.models import Rolling, generate, stream
 from pejax.models.generation import steps
+from tests.support.cases import mostly_slow, slow
+from tests.support.decoders import TEXT_ENCODINGS, ids_of, make, of_config, rows_oracle
 
 WINDOW, FIRST, COUNT = 3, 2, 10
 EXTENDED = [

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoders import VOCAB, ids_of, make, of_config
 from flax import nnx
 
 from pejax import TokenPositions
 from pejax.models import EncoderDecoder, encoder_decoder
+from tests.support.decoders import VOCAB, ids_of, make, of_config
 
 MASK = jnp.asarray([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0], [1, 1, 0, 1, 1, 1]])
 PAD = 3

@@ -7,11 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import mostly_slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
-from peers import peer
 
 from pejax import ENCODINGS, Dims, extensions, make_encoding
 from pejax._extensions.interpolation import interpolate_positions
@@ -20,6 +17,9 @@ from pejax.models import ViT, logical_axes, partition_specs, vit
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts import block as block_module
 from pejax.models.stack.layer_scan import drop_factors
+from tests.support.biases import types_unchecked
+from tests.support.cases import mostly_slow
+from tests.support.peers import peer
 
 TINY = {"image_size": 12, "patch": 3, "channels": 2, "classes": 5, "width": 16, "layers": 2, "heads": 2}
 

@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import compiled
-from cases import normal, slow
 
 from pejax import ENCODINGS, Dims, TokenPositions, dot_product_attention, init_params
 from pejax._attention.core.hooks import attention_hooks
@@ -17,6 +15,8 @@ from pejax._attention.core.options import Options
 from pejax._ops.clipped_lookup import pick
 from pejax._ops.relative import difference, float_differences, relative_positions
 from pejax._record.encoding import split_params
+from tests.support.biases import compiled
+from tests.support.cases import normal, slow
 
 LEAST, MOST = -(2**31), 2**31 - 1
 ENDS = (LEAST, LEAST + 1, -(2**30), -70_000, -3, -1, 0, 1, 2, 65_535, 2**30 + 1, MOST - 1, MOST)

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peers import peer
-from resampling import cubic, draw, resize
 
 from pejax.functions import lookup_embedding
+from tests.support.peers import peer
+from tests.support.resampling import cubic, draw, resize
 
 
 @pytest.mark.parametrize("size", [(7,), (4, 6), (2, 3, 4)])

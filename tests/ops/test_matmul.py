@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -17,6 +16,7 @@ from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
 from pejax._ops.matmul import product, recompute
 from pejax.models import MlpConfig, NormConfig
 from pejax.models.parts.layers import Mlp, gelu, linear, make_norm
+from tests.support.cases import slow
 
 LEAD = [*map(slow, [(1,), (1, 1), (3,), (2, 5)]), (2, 3, 4), slow((2, 200))]
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
 from hypothesis import strategies as st
 
 from pejax._ops import phases
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies
+from tests.support.cases import slow
 
 TOLERANCE = 4e-7
 USUAL = geometric_frequencies(8, 10000.0)

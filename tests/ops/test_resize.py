@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peers import peer
-from resampling import draw, resampled, resize
 
 import pejax
 from pejax._ops.resize import METHODS, sample_grid
 from pejax.functions import lookup_embedding, resize_embedding
+from tests.support.peers import peer
+from tests.support.resampling import draw, resampled, resize
 
 WAYS = [("bicubic", False), ("bicubic", True), ("bilinear", False), ("bilinear", True), ("align_corners", False)]
 GRIDS = [

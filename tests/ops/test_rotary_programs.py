@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pejax import rope_apply, rope_frequencies
 from pejax._ops.rotary import PAIRINGS, rotate_pairs
+from tests.support.cases import mostly_slow
 
 X = np.random.default_rng(0).normal(size=(2, 6, 4, 12)).astype(np.float32)
 

@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from biases import types_unchecked
-from cases import slow
 
 import pejax
 from pejax import Dims, attend, positions_of
@@ -35,6 +33,8 @@ from pejax.placement import (
     unplaced,
     video,
 )
+from tests.support.biases import types_unchecked
+from tests.support.cases import slow
 
 
 def positions(*parts, rule):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from peers import peer
 
 from pejax import positions_of, segments_of_positions
 from pejax.placement import RULES, image, longcat_image, qwen2_5_vl, text, unplaced, video
+from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 import pytest
-from metric_lines import timeless
-from programs import compilation_options
+
+from tests.support.metric_lines import timeless
+from tests.support.programs import compilation_options
 
 Train = Callable[..., int]
 """`(out, *flags)` runs the command line of a program with the run folder `out` and returns its status."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import gguf
 import numpy as np
-from hub_folders import tensors
 
 from pejax.interop.config import read_json
+from tests.support.hub_folders import tensors
 
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hostile_values import ENVIRONMENTS, HUGE, LINE, LONG, NAMES, NUMBERS, OUTCOMES, ROWS, TEXTS
-from report_runs import add_probe, lm_run, vit_run
-
+from tests.support.hostile_values import ENVIRONMENTS, HUGE, LINE, LONG, NAMES, NUMBERS, OUTCOMES, ROWS, TEXTS
+from tests.support.report_runs import add_probe, lm_run, vit_run
 from train.report.probe_file import Learned, Probe
 
 Make = Callable[[Path], object]

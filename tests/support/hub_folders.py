@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from hub_pictures import PICTURES
 from safetensors.numpy import load_file, save_file
 
 from pejax.interop import Source, save, source_from_config
@@ -18,6 +17,7 @@ from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.slots import empty_model
 from pejax.interop.stacks import head_stack
 from pejax.models import Decoder, EncoderDecoder, ViT, ViTConfig
+from tests.support.hub_pictures import PICTURES
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0, "pad_token_id": 0}  # fmt: skip

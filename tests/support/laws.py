@@ -14,7 +14,18 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import (
+
+from pejax import ENCODINGS, TokenPositions, attend, make_encoding
+from pejax._record.encoding import from_distance, split_params
+from pejax.testing import (
+    assert_norm_preserved,
+    assert_shift_invariant,
+    assert_tile_consistent,
+    dense_terms,
+    draw_probe,
+    shift_deviation,
+)
+from tests.support.cases import (
     DIFFERENTIATED,
     HOOKS,
     KINDS,
@@ -32,17 +43,6 @@ from cases import (
     of_sizes,
     run,
     with_tokens,
-)
-
-from pejax import ENCODINGS, TokenPositions, attend, make_encoding
-from pejax._record.encoding import from_distance, split_params
-from pejax.testing import (
-    assert_norm_preserved,
-    assert_shift_invariant,
-    assert_tile_consistent,
-    dense_terms,
-    draw_probe,
-    shift_deviation,
 )
 
 LAWS: list[Callable[[Case], None]] = []

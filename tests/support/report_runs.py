@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import measured
-
+from tests.support import measured
 from train.engine.stored_config import save_config
 from train.lm import config as lm_config
 from train.lm.results import PerplexityResults

@@ -4,8 +4,8 @@ import importlib.util
 import os
 
 import pytest
-from programs import compilation_options
 
+from tests.support.programs import compilation_options
 from train.plan.topology import ENVIRONMENT
 
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import toy_program
 
+from tests.support import toy_program
 from train.engine import programs
 
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import slow
 
 from pejax import ENCODINGS, EXTENSIONS
 from pejax.models.configs.recipes import STYLES
 from pejax.models.execution import REMAT
 from pejax.models.stack.cross_positions import CROSS
+from tests.support.cases import slow
 from train.engine.command_line import SYNONYMS, library_names, read_options, require_names, unknown_option
 from train.engine.options import GROUPS, facts_of, names_of, option, options, require_rules
 from train.engine.programs import PROGRAMS, TRAINERS, config_of

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from quick import QUICK
+
+from tests.support.quick import QUICK
 
 ROOT = Path(__file__).parents[2]
 IMPATIENT = " ".join(f"--xla_cpu_collective_call_{end}_timeout_seconds=20" for end in ("warn_stuck", "terminate"))

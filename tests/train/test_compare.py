@@ -11,14 +11,14 @@ import sys
 import time
 from pathlib import Path
 
-import measured
 import numpy as np
 import pytest
-from cases import slow
-from quick import QUICK
 from rich.console import Console
 
 from pejax import ENCODINGS
+from tests.support import measured
+from tests.support.cases import slow
+from tests.support.quick import QUICK
 from train.compare.display import Display
 from train.compare.options import Candidate, read
 from train.compare.program import main

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import mostly_slow, slow
 
 from pejax.models import Execution
+from tests.support.cases import mostly_slow, slow
 from train.devices.mesh import make_mesh, training_execution
 from train.lm.cross_entropy import cross_entropy
 

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoders import FAST
 from flax import nnx
 
 from pejax import attention_weights, models
 from pejax._tokens.positions import TokenPositions
 from pejax.models import Decoder, EncoderDecoder, Execution, ViT
+from tests.support.decoders import FAST
 from train.engine import attention_entropy
 from train.engine.attention_entropy import EntropyExecution
 

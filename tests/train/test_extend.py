@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cli import refused
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import write
 
 from pejax import interop
+from tests.support.cli import refused
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import write
 from train.data.text.loading import evaluation_windows, load_text
 from train.extend import passkey, program, results
 from train.extend.options import read_options

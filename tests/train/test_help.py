@@ -5,8 +5,8 @@ import re
 import shlex
 
 import pytest
-from cases import slow
 
+from tests.support.cases import slow
 from train.engine.command_line import Parser
 from train.engine.help import EXAMPLES, About
 from train.engine.options import GROUPS

@@ -8,8 +8,8 @@ import zipfile
 
 import numpy as np
 import pytest
-from cli import refused
 
+from tests.support.cli import refused
 from train.engine import failed_step
 from train.engine.arrays import read_arrays
 from train.replay import program as replay

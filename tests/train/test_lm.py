@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
-from cli import assert_bad_options, assert_resumes, programs_on_disk, refused
-from decoders import FAST, TEXT_ENCODINGS
-from metric_lines import timeless
 from rich.console import Console
 
+from tests.support.cases import mostly_slow
+from tests.support.cli import assert_bad_options, assert_resumes, programs_on_disk, refused
+from tests.support.decoders import FAST, TEXT_ENCODINGS
+from tests.support.metric_lines import timeless
 from train.data.text.loading import load_text, training_windows
 from train.devices.mesh import make_mesh
 from train.engine import session

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cli import assert_bad_options
-from decoders import FAST, TEXT_ENCODINGS
 from flax import nnx
 from jax.sharding import PartitionSpec
 
 from pejax import ENCODINGS, grid_positions, models
 from pejax.models import Decoder, EncoderDecoder, Execution, ViT
+from tests.support.cli import assert_bad_options
+from tests.support.decoders import FAST, TEXT_ENCODINGS
 from train.devices.mesh import make_mesh, own_rows, parse_mesh, put_batch, require_divisible, training_execution
 from train.engine.loop import init_state, make_step, state_shardings
 from train.engine.optimizers import make_optimizer

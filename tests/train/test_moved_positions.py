@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow
-from cli import assert_bad_options, assert_resumes, programs_on_disk
 
 from pejax import ENCODINGS, augment_positions, grid_positions
+from tests.support.cases import mostly_slow
+from tests.support.cli import assert_bad_options, assert_resumes, programs_on_disk
 from train.engine.parser import parse
 from train.vit import program as vit
 from train.vit.config import Config

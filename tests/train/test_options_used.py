@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import mostly_slow
 
+from tests.support.cases import mostly_slow
 from train.engine.command_line import read_options
 from train.engine.options import facts_of, names_of, option, options
 from train.engine.programs import PROGRAMS, config_of, program

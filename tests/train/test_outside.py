@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli import refused
-from report_runs import lm_run, vit_run
 
+from tests.support.cli import refused
+from tests.support.report_runs import lm_run, vit_run
 from train.compare import options as compare
 from train.dit.config import Config as DitConfig
 from train.engine import session

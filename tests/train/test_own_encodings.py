@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import toy_program
-from cli import refused
-from report_runs import lm_run, vit_run
 
 import pejax
+from tests.support import toy_program
+from tests.support.cli import refused
+from tests.support.report_runs import lm_run, vit_run
 from train.compare import options as compare
 from train.compare import runs as compared
 from train.engine.outside import command, import_encodings, own_encodings

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from measured import loss_of, perplexities
 from rich.console import Console
 
+from tests.support.measured import loss_of, perplexities
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Bytes
 from train.devices.mesh import make_mesh

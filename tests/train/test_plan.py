@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cli import refused
 from jax import lax
 from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
+from tests.support.cli import refused
 from train.devices.mesh import AXES, make_mesh, parse_mesh
 from train.engine.abstract_step import compile_step
 from train.plan import program as plan

@@ -4,9 +4,9 @@ Run with `pytest -m tpu`, in a session of its own: libtpu (the tpu extra) reads 
 """
 
 import pytest
-from cli import refused
-from tpu import compiler
 
+from tests.support.cli import refused
+from tests.support.tpu import compiler
 from train.devices.mesh import parse_mesh
 from train.plan.estimate import estimate
 from train.plan.program import CompiledStep, main, plan, read

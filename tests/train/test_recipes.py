@@ -202,7 +202,7 @@ def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
 
 @pytest.mark.slow
 def test_deit3_rope_from_prepared_records(tmp_path, monkeypatch):
-    prepared_data = pytest.importorskip("prepared_data")
+    prepared_data = pytest.importorskip("tests.support.prepared_data")
     monkeypatch.setenv("TFDS_DATA_DIR", str(prepared_data.prepare(tmp_path / "data")))
     data = "--data=tfds(name='wide_photos', on_error='skip')"
     flags = ["--preset=deit3_rope", data, *SMALL, "--batch=6", f"--out={tmp_path / 'run'}"]

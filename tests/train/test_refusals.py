@@ -8,9 +8,9 @@ import os
 import re
 from pathlib import Path
 
-import cli
 import pytest
 
+from tests.support import cli
 from train.devices import memory as room
 from train.engine.options import names_of
 from train.engine.stored_config import from_dict

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli import refused
-from measured import top1
-from report_runs import add_extension, lm_run, vit_run
 
+from tests.support.cli import refused
+from tests.support.measured import top1
+from tests.support.report_runs import add_extension, lm_run, vit_run
 from train.engine.intervals import t95
 from train.report import walk
 from train.report.blocks import Cell, Table, plots

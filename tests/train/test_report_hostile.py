@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import refused
-from hostile_folders import PROBE, hostile_folders, unsealed
-from hostile_values import LONG, NUMBERS, TEXTS
-from report_runs import add_probe, lm_run, vit_run
 from rich.console import Console
 
+from tests.support.cli import refused
+from tests.support.hostile_folders import PROBE, hostile_folders, unsealed
+from tests.support.hostile_values import LONG, NUMBERS, TEXTS
+from tests.support.report_runs import add_probe, lm_run, vit_run
 from train.engine.line_styles import numbered
 from train.engine.stored_config import save_config
 from train.report import collect as collecting

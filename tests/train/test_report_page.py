@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium import in_chromium, needs_chromium
-from report_runs import lm_run, vit_run
 
 from pejax import ENCODINGS
 from pejax._visualize.style import DASHES, LINES
+from tests.support.chromium import in_chromium, needs_chromium
+from tests.support.report_runs import lm_run, vit_run
 from train.engine.line_styles import COLORS, MARKERS, line_styles, numbered
 from train.report import page as paging
 from train.report.blocks import Plot, plots

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from report_runs import add_probe, vit_run
 from rich.console import Console
 
+from tests.support.report_runs import add_probe, vit_run
 from train.report import probes as probing
 from train.report.collect import collect
 from train.report.measure import flattened, learned, named_layers

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cases import mostly_slow, slow
-from toy_program import train
 
+from tests.support.cases import mostly_slow, slow
+from tests.support.toy_program import train
 from train.compare import program as compare
 from train.compare.children import Children
 from train.engine.files import appended_file, with_digest

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import toy_program
-from cases import mostly_slow
-from cli import refused
-from toy_program import train
 
+from tests.support import toy_program
+from tests.support.cases import mostly_slow
+from tests.support.cli import refused
+from tests.support.toy_program import train
 from train.compare.runs import require_own_folder
 from train.engine import session
 from train.engine.run_files import PARTS, has_trained, own_files, require_no_run, written_steps

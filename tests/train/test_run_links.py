@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import mostly_slow
-from cli import programs_on_disk
 
+from tests.support.cases import mostly_slow
+from tests.support.cli import programs_on_disk
 from train.engine import environment
 from train.engine.files import with_digest, write_atomic
 from train.engine.progress import read_metrics, sealed

@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli import refused
-from measured import top1
 
+from tests.support.cli import refused
+from tests.support.measured import top1
 from train.engine.files import with_digest
 from train.engine.options import names_of
 from train.engine.stored_config import digest_of, load_config, save_config

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import mostly_slow
-from cli import programs_on_disk
-from metric_lines import timeless
 
 import pejax
+from tests.support.cases import mostly_slow
+from tests.support.cli import programs_on_disk
+from tests.support.metric_lines import timeless
 from train.compare import program as comparison
 from train.compare.runs import Outcome
 from train.compare.table import Mean, cell_text

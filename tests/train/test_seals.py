@@ -6,9 +6,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from report_runs import lm_run, vit_run
 from rich.console import Console
 
+from tests.support.report_runs import lm_run, vit_run
 from train.devices.mesh import make_mesh
 from train.engine import environment
 from train.engine.progress import TOKENS, Report, read_metrics, sealed

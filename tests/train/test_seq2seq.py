@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
 from pejax import ENCODINGS
+from tests.support.cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 from train.devices.mesh import make_mesh
 from train.engine.numbers import Number, share_of
 from train.engine.parser import parse

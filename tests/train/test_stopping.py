@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from cli import refused
 from jax.errors import JaxRuntimeError
 
+from tests.support.cli import refused
 from train.engine import stopping
 from train.engine.files import write_atomic
 from train.engine.stopping import report_errors, stop_on_signals

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from cli import refused
 
 from pejax._process.devices import visible_devices
+from tests.support.cli import refused
 from train.devices import cpu
 from train.devices.surroundings import LEAST_ADDRESSES, require_surroundings
 

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
-from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
-from metric_lines import timeless
 from rich.console import Console
 
 from pejax import ENCODINGS, Dims, init_params, make_encoding
 from pejax.specs import parse_pattern
+from tests.support.cases import slow
+from tests.support.cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
+from tests.support.metric_lines import timeless
 from train.data.images import evaluation_batches, load
 from train.devices.mesh import make_mesh
 from train.engine import loop

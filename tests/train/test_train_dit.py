@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from cases import slow
-from cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 
 from benchmarks import sampled
+from tests.support.cases import slow
+from tests.support.cli import assert_bad_options, assert_resumes, outcome, programs_on_disk, refused
 from train.compare import options
 from train.data.images import Dataset, Images
 from train.data.images.pipeline import training_source

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cli import refused
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import write
 
 from pejax.interop import load, load_tokenizer
 from pejax.models import Sampling, generate
+from tests.support.cli import refused
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import write
 from train.generate.program import main
 
 PROMPT = "the thin"

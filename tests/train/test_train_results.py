@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from measured import top1
 
+from tests.support.measured import top1
 from train.engine.intervals import wilson
 from train.engine.numbers import Number, from_stored
 from train.vit.results import ResolutionResults

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import toy_program
-from cases import slow
-from cli import refused
-from metric_lines import timeless
 
+from tests.support import toy_program
+from tests.support.cases import slow
+from tests.support.cli import refused
+from tests.support.metric_lines import timeless
 from train.engine import programs, session
 from train.engine.files import write_atomic
 from train.evaluate import program as evaluate

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
-from cli import assert_resumes, programs_on_disk, refused
-from gguf_files import byte_tokens, write_gguf
-from hub_folders import run as logits
-from hub_folders import tensors, write
-from metric_lines import timeless
 
 from pejax import interop
+from tests.support.cases import slow
+from tests.support.cli import assert_resumes, programs_on_disk, refused
+from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.hub_folders import run as logits
+from tests.support.hub_folders import tensors, write
+from tests.support.metric_lines import timeless
 from train.evaluate import program as evaluate
 from train.tune import program
 from train.tune.lora import SCALE, LowRank, kernels, merged_params

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_program
-from cases import slow
-from cli import refused
-from metric_lines import timeless
 
 from pejax.models import decoder, vit
+from tests.support import toy_program
+from tests.support.cases import slow
+from tests.support.cli import refused
+from tests.support.metric_lines import timeless
 from train.devices.flops import PEAKS, peak_flops, text_flops, visible_pairs, vit_flops
 from train.engine import metrics, programs, session
 from train.replay import program as replay

@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
-from cases import slow
 from PIL import Image
+
+from tests.support.cases import slow
 
 SCRIPT = (sys.executable, "-m", "pejax.visualize")
 

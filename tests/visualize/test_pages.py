@@ -8,13 +8,13 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import slow
-from chromium import in_chromium, needs_chromium
 
 import pejax
 from pejax import functions, visualize
 from pejax._visualize.pages import bias
 from pejax._visualize.trained import IMAGES, STORED
+from tests.support.cases import slow
+from tests.support.chromium import in_chromium, needs_chromium
 
 PAGES = (slow("bias_page"), "needle_page", slow("sinusoid_page"))
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import mostly_slow, slow
 from matplotlib.figure import Figure
 
 import pejax
@@ -22,6 +21,7 @@ from pejax._visualize.pictures import EARLIER
 from pejax._visualize.style import THEMES
 from pejax._visualize.turning import measured_frequencies
 from pejax.visualize import Animation
+from tests.support.cases import mostly_slow, slow
 
 METHODS = [name for name, _ in inspect.getmembers(visualize.Pictures, inspect.isfunction) if name[0] != "_"]
 DRAWING = {name: getattr(visualize.Pictures, name) for name in METHODS}
