@@ -63,7 +63,7 @@ MODELS = {
 TRAIN_MAY_IMPORT = {
     "devices": set(),
     "data": {"devices"},
-    "engine": {"devices"},
+    "engine": {"data", "devices"},
     "vit": {"data", "devices", "engine"},
     "lm": {"data", "devices", "engine"},
     "seq2seq": {"devices", "engine"},
@@ -75,6 +75,7 @@ TRAIN_MAY_IMPORT = {
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
     "generate": {"devices", "engine"},
+    "runs": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
 TRAIN_ONLY = {"optax", "orbax", "grain", "tensorflow_datasets", "PIL", "tensorboardX", "rich", "simple_parsing"}

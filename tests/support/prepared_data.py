@@ -20,6 +20,7 @@ class _Builder(tfds.core.GeneratorBasedBuilder):
     SPLITS: dict[str, int]
     SHAPE: tuple[int | None, int | None, int]
     LABELLED = True
+    code_path = None  # of a module in a package TFDS looks for checksums of downloads beside it
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {"image": tfds.features.Image(shape=self.SHAPE)}

@@ -85,7 +85,7 @@ def run(folder: Path, program: str = "vit", **changed: object) -> Path:
 
 
 DAMAGED = {
-    '{"rows": []}': "rows must be at least one, got none",
+    '{"rows": []}': "numbers must be at least one, got none",
     '{"rows": 3}': "'int' object is not iterable",
     '{"trained": "x"}': "trained must be int, got 'x'",
     '{"name": null}': "name must be str, got None",

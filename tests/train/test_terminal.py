@@ -14,6 +14,7 @@ from rich.text import Text
 from train.compare.table import Mean, Row, tables
 from train.engine.progress import Evaluating
 from train.engine.terminal import user_console
+from train.vit.results import ResolutionResults
 
 HOSTILE = "sweep[lr=a] [/red] [bold]x[/] :smile: \x1b[31m\udcff"
 SHOWN = "sweep[lr=a] [/red] [bold]x[/] :smile: \\x1b[31m\\udcff"
@@ -32,7 +33,7 @@ def written(monkeypatch: pytest.MonkeyPatch, encoding: str, *renderables: Any) -
 def compared(best: str, other: str) -> list[Table]:
     """Return the tables of a comparison of two encodings, as `train.compare` prints them."""
     rows = [Row(name, {"top-1, %": {28: Mean(mean, 0.4, 2)}}, ()) for name, mean in ((best, 90.0), (other, 80.0))]
-    comparison: Any = SimpleNamespace(program=SimpleNamespace(results=SimpleNamespace(higher=True)))
+    comparison: Any = SimpleNamespace(program=SimpleNamespace(results=ResolutionResults))
     return tables(comparison, rows, 28, 120)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from train.data.user_cache import cache_file
+from train.devices.user_cache import cache_file
 
 
 def keep_programs(where: str) -> str:

@@ -25,8 +25,8 @@ from jaxtyping import Array, Bool, Float
 
 from train.data.images import Dataset
 from train.data.images.pipeline import training_source
-from train.data.user_cache import cache_file, keep, read_kept
 from train.devices.hosts import is_main_process
+from train.devices.user_cache import cache_file, keep, read_kept
 from train.dit.config import Shape
 from train.dit.measures import area_weights
 from train.dit.pictures import Pictures, true_pictures

@@ -1,7 +1,7 @@
 """Every image in files is decoded once before anything is trained, so that none that is corrupt stops a run half-way.
 
-If that took long, what was intact is remembered in the cache folder of the user (`train.data.user_cache`), by the name,
-the size and the last change of its file: the next program decodes only what is new.
+If that took long, what was intact is remembered in the cache folder of the user, by the name, the size and the last
+change of its file: the next program decodes only what is new.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from jaxtyping import UInt64
 
 from train.data.bad import require_readable, say
 from train.data.images.source import CorruptImage, Source
-from train.data.user_cache import cache_file, keep, read_kept
+from train.devices.user_cache import cache_file, keep, read_kept
 
 VERSION = 1
 """Counted up where `decode` refuses more: what earlier versions found intact is decoded again."""
