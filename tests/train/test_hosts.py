@@ -192,7 +192,7 @@ def test_a_peer_with_other_settings_is_named(flags, tmp_path):
 
 
 def join_soon(at: str) -> None:
-    hosts.JOINED_WITHIN = 3
+    hosts.JOIN_TIMEOUT = 3
     with session.report_errors(ValueError):
         hosts.join(at)
 

@@ -26,13 +26,13 @@ from jax.experimental import multihost_utils
 import pejax
 from pejax._process.text import complain
 
-JOINED_WITHIN = 300
+JOIN_TIMEOUT = 300
 """Seconds that a process waits for the others at the start."""
 
 HEARTBEAT = 30
 """Seconds without a heartbeat after which a process counts as lost, and the others end."""
 
-LEFT_WITHIN = 5
+EXIT_TIMEOUT = 5
 """Seconds that a failing process waits for the others to fail too, before it ends."""
 
 LOST = 1
@@ -53,10 +53,10 @@ def join(hosts: str) -> None:
     if not hosts:
         return
     rule = "start all of them, with the same address and different numbers"
-    with last_words(lambda: f"error: hosts={hosts}: not all processes answered within {JOINED_WITHIN} s: {rule}"):
+    with last_words(lambda: f"error: hosts={hosts}: not all processes answered within {JOIN_TIMEOUT} s: {rule}"):
         if hosts == "auto":
             try:
-                jax.distributed.initialize(initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT)
+                jax.distributed.initialize(initialization_timeout=JOIN_TIMEOUT, heartbeat_timeout_seconds=HEARTBEAT)
             except ValueError:
                 raise ValueError("hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them") from None
             return
@@ -64,7 +64,7 @@ def join(hosts: str) -> None:
         if index == 0:
             _require_free(address)
         jax.distributed.initialize(
-            address, count, index, initialization_timeout=JOINED_WITHIN, heartbeat_timeout_seconds=HEARTBEAT
+            address, count, index, initialization_timeout=JOIN_TIMEOUT, heartbeat_timeout_seconds=HEARTBEAT
         )
 
 
@@ -208,7 +208,7 @@ def _fail(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        global_state.client.wait_at_barrier("failed", 1000 * LEFT_WITHIN)  # pyright: ignore[reportOptionalMemberAccess]
+        global_state.client.wait_at_barrier("failed", 1000 * EXIT_TIMEOUT)  # pyright: ignore[reportOptionalMemberAccess]
         jax.distributed.shutdown()
     except jax.errors.JaxRuntimeError:  # they did not fail: they end when they miss this process
         os._exit(status)

@@ -261,7 +261,7 @@ def run(
         while at < last and not stop.before(at):
             profile.before(at + 1, state)
             state = step(state, next(batches))
-            at = report.at = at + 1
+            at = report.current = at + 1
             reporting = at % plan.log_every == 0 or at == plan.steps
             probing = plan.probe is not None and plan.probe_every and at % plan.probe_every == 0
             saving = at % plan.checkpoint_every == 0 and at < last

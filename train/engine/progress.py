@@ -79,7 +79,7 @@ class Report:
     """Writes metrics as JSON lines and to TensorBoard, and shows progress: a bar on a terminal, else occasional lines.
 
     Attributes:
-        at: number of the last step that was begun, set by the training loop.
+        current: number of the last step that was begun, set by the training loop.
 
     Args:
         folder: run folder.
@@ -100,15 +100,15 @@ class Report:
             write_atomic(self.path, "".join(f"{line}\n" for line in kept))
             self.seal = last_seal(kept)
             # An unbounded queue: with a bound, writing would wait forever for a thread that a full disk has ended.
-            unforeseen = f".{secrets.token_hex(4)}"  # no link can lie where it writes
+            suffix = f".{secrets.token_hex(4)}"  # nobody can plant a link under a name that is not known before
             board = f"{folder / 'tensorboard'}"
-            self.board = SummaryWriter(board, purge_step=step + 1, max_queue=0, filename_suffix=unforeseen)
+            self.board = SummaryWriter(board, purge_step=step + 1, max_queue=0, filename_suffix=suffix)
         self.steps, self.unit, self.console, self.peak_seconds = steps, unit, console, peak_seconds
         text = TextColumn("{task.description}", markup=False)
         columns = (BarColumn(), MofNCompleteColumn(), text, TimeRemainingColumn())
         self.progress = Progress(TextColumn("training"), *columns, console=console, disable=not console.is_terminal)
         self.task = self.progress.add_task(COMPILING, total=steps, completed=step)
-        self.at = self.first = self.last = step
+        self.current = self.first = self.last = step
         self.compiled = False
         self.shown: tuple[str, ...] = ()  # losses and speeds of the last report
         self.heartbeat = Heartbeat(console, self._now)
@@ -158,10 +158,10 @@ class Report:
     def _now(self) -> str:
         """Return a line on the step under way, for the time between two reports."""
         spent = so_far(time.perf_counter() - self.begun)
-        if self.at == self.first and not self.compiled:
+        if self.current == self.first and not self.compiled:
             return str(Progressed(COMPILING, (spent,), math.nan))
-        remaining_seconds = self._left(self.at, time.perf_counter())
-        return str(Progressed(f"step {self.at}/{self.steps}", self.shown or (spent,), remaining_seconds))
+        remaining_seconds = self._left(self.current, time.perf_counter())
+        return str(Progressed(f"step {self.current}/{self.steps}", self.shown or (spent,), remaining_seconds))
 
     def _left(self, step: int, now: float) -> float:
         """Return the seconds that training still takes by the pace so far; nan as long as compilation is in it."""

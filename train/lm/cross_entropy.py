@@ -63,6 +63,7 @@ def cross_entropy(
         at_once: most logits that a device may hold; if there are more, they are computed in chunks.
     """
     split = {} if execution.mesh is None else dict(execution.mesh.shape)
+    # The columns of the head are sharded over the axis that shards attention heads, where it divides them.
     vocab = execution.heads if columns.shape[1] % split.get(execution.heads, 1) == 0 else None
     devices = math.prod(split.get(axis, 1) for axis in (*execution.batch, execution.sequence, vocab))
     if labels.size * columns.shape[1] <= at_once * devices:

@@ -57,7 +57,8 @@ class Config(RunConfig):
     batch: int = option(48, "images per step, over all devices")
     eval_limit: int = option(0, "test images to evaluate on; 0 = all")
     extend: str = option(
-        "", "at other sizes: none, pi, pi(stretch=True), with commas; empty = none, for RoPE also the last"
+        "",
+        "extensions to evaluate with at other sizes: none, pi, pi(stretch=True); empty = none; for RoPE pi(stretch=True), too",
     )
 
     size: int = option(28, "side of the training images, pixels", "data", at_least=1, copied=True)

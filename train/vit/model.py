@@ -91,7 +91,7 @@ class Classifier(Split[ViT]):
         options = self.config.position_options
         if not options:
             return None
-        of_positions = jax.random.fold_in(key, 2)  # splitting the key in two gives others
+        of_positions = jax.random.fold_in(key, 2)  # apart from the two that `loss` splits off the same key
         return augment_positions(of_positions, grid_positions(*self.vit.grid), **options)
 
     def logits(
@@ -165,7 +165,7 @@ def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
         ValueError: the shape of a parameter still differs.
     """
     if any(encoding.adapt for encoding in old.prototype.encodings):
-        params = _positions_at(old, params, new.dims.extent)
+        params = _resized_params(old, params, new.dims.extent)
     for (path, leaf), (_, like) in zip(*map(jax.tree_util.tree_leaves_with_path, (params, new.shapes)), strict=True):
         if leaf.shape != like.shape:
             name = jax.tree_util.keystr(path)
@@ -173,7 +173,11 @@ def resized_params(old: Classifier, new: Classifier, params: Any) -> Any:
     return params
 
 
-def _positions_at(classifier: Classifier, params: Any, extent: Any) -> Any:
+def _resized_params(classifier: Classifier, params: Any, extent: Any) -> Any:
+    """Return the parameters with those of its encodings adapted to another grid.
+
+    An encoding is shared by all layers of the model, or owned by each layer, whose parameters are stacked, or both.
+    """
     new_params = jax.tree.map(lambda leaf: leaf, params)  # other dicts, since their entries are replaced below
     for body in classifier.prototype.layers.bodies:
         encoding = classifier.prototype.encodings[body.encoding]
