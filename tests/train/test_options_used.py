@@ -69,17 +69,17 @@ def test_other_programs_read_every_option(path):
 def test_a_new_option_leaves_earlier_runs_readable(run):
     @options
     class Newer(config_of(run)):
-        beta2: float = option(0.999, "decay of the second moment", "training", above=0, below=1, tuned=True, late=True)
+        warmth: float = option(0.999, "a new option", "training", above=0, below=1, tuned=True, late=True)
 
     before, after = load_config(config_of(run), STORED / run), load_config(Newer, STORED / run)
-    assert after.beta2 == 0.999
+    assert after.warmth == 0.999
     assert settings_digest(after) == settings_digest(before)
-    assert settings_digest(Newer(**{**vars(after), "beta2": 0.9})) != settings_digest(before)
-    assert read_options(after, ["--beta2=0.9"]).beta2 == 0.9
+    assert settings_digest(Newer(**{**vars(after), "warmth": 0.9})) != settings_digest(before)
+    assert read_options(after, ["--warmth=0.9"]).warmth == 0.9
 
     @options
     class Careless(config_of(run)):
-        beta2: float = option(0.999, "decay of the second moment", "training")
+        warmth: float = option(0.999, "a new option", "training")
 
     with pytest.raises(ValueError, match="a stored config must have exactly this program's fields"):
         load_config(Careless, STORED / run)

@@ -47,10 +47,10 @@ def test_training_and_evaluation_say_what_they_do_from_the_start(tmp_path):
     console = Console(file=io.StringIO())
     with Report(tmp_path, 0, 100, TOKENS, console) as report:
         compiling = report._now()
-        report.at = 3
+        report.current = 3
         assert last_progress(report._now()).where == "step 3/100"
         report(4, {"loss": 1.0, "count": 1.0}, {})
-        report.at = 5
+        report.current = 5
         assert math.isfinite(last_progress(report._now()).seconds)
     with Evaluating(console, 2.0) as progress:
         assert last_progress(progress._now()).where == "evaluating"

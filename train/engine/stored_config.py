@@ -38,8 +38,8 @@ Kind = TypeVar("Kind", bound=RunConfig)
 def settings_digest(config: RunConfig, stored: Mapping[str, Any] = NOTHING) -> str:
     """Return a digest of the settings that the weights of a run depend on.
 
-    Settings that runs of earlier versions lack count only where they are not at their default, and options that those
-    had and that changed nothing count, so that the digest of such a run stays the same.
+    A run of an earlier version keeps its digest: a setting that came later counts only where it is not at its default,
+    and an option that is gone, since it changed nothing, still counts.
 
     Args:
         config: settings of the run.
@@ -74,7 +74,7 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
         writer = " ".join(str(stored.get("pejax", "0.2.0 or earlier")).split())[:40]
         newer = ", which is newer than this one" if _is_newer(writer) else ""
         raise ValueError(f"{folder / FILE}, written by pejax {writer}{newer}: {wrong}") from None
-    if stored.get("run", settings_digest(config)) != settings_digest(config, stored):
+    if stored.get("run", settings_digest(config, stored)) != settings_digest(config, stored):
         raise ValueError(f"{folder / FILE}: its settings must be those that the run was trained with, got changed ones")
     return config
 

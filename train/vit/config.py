@@ -58,7 +58,7 @@ class Config(RunConfig):
     eval_limit: int = option(0, "test images to evaluate on; 0 = all")
     extend: str = option(
         "",
-        "extensions to evaluate with at other sizes: none, pi, pi(stretch=True); empty = none; for RoPE pi(stretch=True), too",
+        "extensions to evaluate with at other sizes: none, pi, pi(stretch=True); empty = none, for RoPE also the last",
     )
 
     size: int = option(28, "side of the training images, pixels", "data", at_least=1, copied=True)
