@@ -151,12 +151,12 @@ _judged = partial(jax.jit, static_argnames="side")(network)
 
 def judge(params: Params, pictures: Pictures, side: int) -> Judged:
     """Return which pictures or videos are of their class, and the features of every frame."""
-    frames, found = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
+    frames, batches = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
     for begin in range(0, len(frames), AT_ONCE):
         images = frames[begin : begin + AT_ONCE]
         full = np.pad(images, ((0, AT_ONCE - len(images)), (0, 0), (0, 0), (0, 0)))
-        found.append([np.asarray(one)[: len(images)] for one in _judged(params, full, side)])
-    logits, features = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        batches.append([np.asarray(output)[: len(images)] for output in _judged(params, full, side)])
+    logits, features = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     votes = logits.reshape(len(pictures.labels), -1, logits.shape[-1]).mean(1)
     return Judged(votes.argmax(-1) == pictures.labels, features)
 
@@ -184,12 +184,12 @@ def unpacked(content: bytes, name: str, like: Params) -> Params | None:
     """
     if hashlib.sha256(name.encode() + content[32:]).digest() != content[:32]:
         return None
-    values, found, at = np.frombuffer(content[32:], "<f4"), {}, 0
+    values, params, at = np.frombuffer(content[32:], "<f4"), {}, 0
     for part in sorted(like):
         size = math.prod(like[part].shape)
-        found[part] = jnp.asarray(values[at : at + size].reshape(like[part].shape))
+        params[part] = jnp.asarray(values[at : at + size].reshape(like[part].shape))
         at += size
-    return found
+    return params
 
 
 def read(dataset: Dataset, shapes: Sequence[Shape]) -> Judge | None:

@@ -27,8 +27,8 @@ def checked(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
         raise ValueError(f"out must name a file that ends in .html, got {text!r}")
-    for one in (path, path.with_suffix(".md")):
-        require_replaceable(one)
+    for file in (path, path.with_suffix(".md")):
+        require_replaceable(file)
     return path
 
 

@@ -60,28 +60,28 @@ def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, conso
     Raises:
         ValueError: one of the folders is none, or the report cannot be written.
     """
-    found = collect(folders)
-    groups, twice = grouped(found.runs)
-    left = (*found.left, *twice)
+    collection = collect(folders)
+    groups, twice = grouped(collection.runs)
+    omissions = (*collection.left, *twice)
     if not groups:
-        _tell(left, console)
+        _tell(omissions, console)
         places = ", ".join(map(str, folders))
-        raise ValueError(f"a report needs at least one finished run, got none in {places} ({len(left)} left out)")
+        raise ValueError(f"a report needs at least one finished run, got none in {places} ({len(omissions)} left out)")
     probes, reasons = ({}, {}) if data is None else probes_of(_one_per_encoding(groups), data, console)
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    content = document(Material(tuple(map(str, folders)), tuple(groups), left, probes, reasons, made))
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    content = document(Material(tuple(map(str, folders)), tuple(groups), omissions, probes, reasons, date))
     with working(console, "drawing"):
         count = _write(content, out)
-    _tell(left, console)
-    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {count} figures; runs read: {len(found.runs)}"
+    _tell(omissions, console)
+    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {count} figures; runs read: {len(collection.runs)}"
     console.print(plain(wrote), markup=False)
     return 0
 
 
-def _tell(left: Sequence[Left], console: Console) -> None:
+def _tell(omissions: Sequence[Left], console: Console) -> None:
     """Print the omissions and their reasons."""
-    for one in left:
-        console.print(plain(f"left out: {one.what}: {one.why}"), markup=False)
+    for omission in omissions:
+        console.print(plain(f"left out: {omission.what}: {omission.why}"), markup=False)
 
 
 def _write(content: Document, out: Path) -> int:

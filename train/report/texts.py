@@ -30,7 +30,9 @@ def plain(text: str, most: int = LONGEST) -> str:
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
         text = f"{text[: most // 2]} ...{digest}... {text[-(most // 4) :]}"
     line = " ".join(text.split())
-    return line if line.isprintable() else "".join(one if one.isprintable() else UNKNOWN for one in line)
+    return (
+        line if line.isprintable() else "".join(character if character.isprintable() else UNKNOWN for character in line)
+    )
 
 
 def cleaned(document: Document) -> Document:
