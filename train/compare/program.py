@@ -42,6 +42,7 @@ from train.compare.runs import (
 )
 from train.compare.table import best_candidate, markdown, rows_of, tables
 from train.engine.files import lock_folder, write_atomic
+from train.engine.results import Evaluation
 from train.engine.run_files import require_own_parts
 from train.engine.stopping import INTERRUPTED, report_errors
 from train.engine.terminal import user_console
@@ -173,12 +174,12 @@ class Session:
 
     def _trained(self, runs: Mapping[Candidate, Sequence[Run]]) -> int:
         """Return the trained size or length, which all runs share."""
-        sizes = (
-            evaluation.trained
-            for run in itertools.chain(*runs.values())
-            for evaluation in load(self.comparison, run).values()
-        )
-        return next(sizes, 0)
+        return next((evaluation.trained for evaluation in self._evaluations(runs)), 0)
+
+    def _evaluations(self, runs: Mapping[Candidate, Sequence[Run]]) -> Iterator[Evaluation]:
+        """Yield the evaluations of all runs."""
+        for run in itertools.chain(*runs.values()):
+            yield from load(self.comparison, run).values()
 
     def _finish(self, swept: Sequence[Run], runs: Mapping[Candidate, Sequence[Run]]) -> int:
         """Print the tables and the failures, write results.jsonl and table.md, and return the exit status."""
@@ -206,9 +207,4 @@ class Session:
         for encoding, candidates in self.comparison.candidates.items():
             if len(candidates) > 1:
                 notes.append(f"{encoding}: the best of {len(candidates)} candidates on held-out training data.")
-        data_notes = (
-            evaluation.note
-            for run in itertools.chain(*runs.values())
-            for evaluation in load(self.comparison, run).values()
-        )
-        return [*notes, *itertools.islice(data_notes, 1)]
+        return [*notes, *(evaluation.note for evaluation in itertools.islice(self._evaluations(runs), 1))]

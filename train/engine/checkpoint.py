@@ -154,9 +154,8 @@ class Checkpoints:
         if changed:
             name = changed[0]
             raise CheckpointError(f"{name} was saved with digest {written.get(name)}, got {by_name[name]}")
-        restored_step = int(
-            getattr(restored, "step", step)
-        )  # of a training state; seals of earlier versions have no step
+        # of a training state; seals of earlier versions have no step
+        restored_step = int(getattr(restored, "step", step))
         if restored_step != step:
             raise CheckpointError(f"it was written as step {restored_step}")
         return restored

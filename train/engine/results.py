@@ -190,7 +190,7 @@ class Evaluation:
         write_atomic(folder / f"{self.stem}.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
     def save(self, folder: Path, runs: Sequence[Self] = ()) -> None:
-        """Write the JSON file and the figure, with the curves of `others`, too, into the run folder."""
+        """Write the JSON file and the figure, with the curves of `runs`, too, into the run folder."""
         self.store(folder)
         self.draw([self, *runs], folder / f"{self.stem}.png")
 

@@ -220,23 +220,19 @@ def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, ti
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")
     length_axes, position_axes = figure.subplots(1, 2)
     for number, row in enumerate(rows):
-        measurements = [measurement for measurement in row if measurement is not None and not measurement.refused]
-        if not measurements:
+        points = [point for point in row if point is not None and not point.refused]
+        if not points:
             continue
         color, line, marker = numbered(number)
-        style = {"color": COLORS[color], "linestyle": line, "label": measurements[0].name}
-        length_axes.plot(
-            [measurement.length for measurement in measurements],
-            [measurement.perplexity for measurement in measurements],
-            marker=marker,
-            **style,
-        )
-        longest = measurements[-1]
+        style = {"color": COLORS[color], "linestyle": line, "label": points[0].name}
+        perplexities = [point.perplexity for point in points]
+        length_axes.plot([point.length for point in points], perplexities, marker=marker, **style)
+        longest = points[-1]
         if longest is row[-1]:
             count = len(longest.by_position)
             position_axes.plot((np.arange(count) + 0.5) * longest.length / count, longest.by_position, **style)
     length_axes.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token")
-    lengths = sorted({measurement.length for row in rows for measurement in row if measurement is not None})
+    lengths = sorted({point.length for row in rows for point in row if point is not None})
     length_axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     length_axes.minorticks_off()
     length_axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

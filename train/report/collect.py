@@ -47,7 +47,7 @@ def collect(folders: Sequence[Path]) -> Found:
             kind = "a file" if folder.exists() else "nothing"
             raise ValueError(f"a report needs folders with runs, got {kind} at {folder}")
     collection, seen = Found([], []), set[str]()
-    by_folder: dict[Path, list[Left]] = {}  # by the folder that they are in
+    by_folder: dict[Path, list[Left]] = {}  # by the folder that the items are in
     note = lambda path, why: by_folder.setdefault(path.parent, []).append(Left(f"{path}", why))
     for folder in folders:
         for place in places(folder, note, seen):

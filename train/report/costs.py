@@ -42,13 +42,11 @@ def _row(series: Series, probes: Mapping[Path, Probe]) -> tuple[Cell, ...]:
     peak, kind = max(peaks, default=0), f"peak of {environment.get('peak_of', '')}"
     if not peak:
         peak, kind = (probe.memory if probe else 0), "estimate"
-    position_cell = (
-        Cell(f"{probe.position_parameters:,}", probe.position_parameters) if probe else Cell("unknown", None)
-    )
+    positions = Cell(f"{probe.position_parameters:,}", probe.position_parameters) if probe else Cell("unknown", None)
     return (
         Cell(series.label),
         _number(parameters, f"{parameters:,}"),
-        position_cell,
+        positions,
         _number(flops, f"{flops / 1e9:,.2f}"),
         _number(step, f"{step:,.1f}"),
         _number(peak, f"{peak / GIB:,.2f}"),

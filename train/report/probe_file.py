@@ -118,9 +118,7 @@ def _require_sound(probe: Probe) -> None:
     )
     heads = [head for _, layers in by_layer for head in layers]
     sizes = [int(size) for size in (*probe.entropies, *probe.refused)]
-    if not all(type(number) is int and number >= 0 for number in numbers) or not all(
-        isinstance(text, str) for text in texts
-    ):
+    if not all(type(n) is int and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts):
         raise ValueError("a probe must have numbers and texts in their places")
     if len(probe.learned) > PARAMETERS or len(sizes) > PARAMETERS or not all(size in SIZES for size in sizes):
         raise ValueError(f"a probe must have at most {PARAMETERS} parameters and sizes")

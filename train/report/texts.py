@@ -30,9 +30,7 @@ def plain(text: str, most: int = LONGEST) -> str:
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
         text = f"{text[: most // 2]} ...{digest}... {text[-(most // 4) :]}"
     line = " ".join(text.split())
-    return (
-        line if line.isprintable() else "".join(character if character.isprintable() else UNKNOWN for character in line)
-    )
+    return line if line.isprintable() else "".join(symbol if symbol.isprintable() else UNKNOWN for symbol in line)
 
 
 def cleaned(document: Document) -> Document:
