@@ -107,11 +107,11 @@ def evaluate(
         for extend in extensions
         if not is_shared(extend, shape)
     ]
-    judging, truths = judged_truths(sampler, dataset, console)
+    judging, truths = judge_truths(sampler, dataset, console)
     numbers: dict[tuple[str, Shape], list[Number]] = {}
     samples: dict[tuple[str, Shape], np.ndarray] = {}
-    for pass_, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
-        numbers[pass_.extend, pass_.shape] = measured(pass_, pictures, judging.params, truths[pass_.shape], trained)
+    for pass_, pictures in sample_passes(sampler, dataset, params, passes, mesh, console):
+        numbers[pass_.extend, pass_.shape] = measure(pass_, pictures, judging.params, truths[pass_.shape], trained)
         if pictures is not None:
             samples[pass_.extend, pass_.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
     if is_main_process():
@@ -131,7 +131,7 @@ def evaluate(
     ]  # fmt: skip
 
 
-def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Judge, Mapping[Shape, Truth]]:
+def judge_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Judge, Mapping[Shape, Truth]]:
     """Return the judge, trained or read, and the measures of true pictures of every shape."""
     config = sampler.config
     pictures = tuple(dict.fromkeys((shape[-2], shape[-1]) for shape in config.shapes))
@@ -168,10 +168,10 @@ def truth_of(sampler: Sampler, dataset: Dataset, params: judge.Params, shape: Sh
     indices = _first_of_classes(test.labels, VIDEOS_SHOWN if config.frames else SHOWN)
     examples = Pictures(*(array[indices] for array in test))
     top1, repeats = float(seen.right.mean()), repetition(test.images, side)
-    return Truth(examples, seen.features, top1, distance, repeats, looped(test.images, config.shapes[0]))
+    return Truth(examples, seen.features, top1, distance, repeats, loop_fraction(test.images, config.shapes[0]))
 
 
-def looped(images: Float[np.ndarray, "N *F h w C"], trained: Shape) -> float:
+def loop_fraction(images: Float[np.ndarray, "N *F h w C"], trained: Shape) -> float:
     """Return the fraction of loops among videos longer than the trained ones; NaN of all others, and of pictures."""
     return loops(images, trained[0]) if len(trained) == 3 else math.nan
 
@@ -182,7 +182,7 @@ def _first_of_classes(labels: np.ndarray, most: int) -> list[int]:
     return [indices[label] for label in range(most) if label in indices]
 
 
-def sampled_passes(
+def sample_passes(
     sampler: Sampler, dataset: Dataset, params: Any, passes: Sequence[Pass], mesh: Mesh, console: Console
 ) -> "list[tuple[Pass, Pictures | None]]":
     """Return the pictures of every pass; None where the encoding refuses the shape."""
@@ -192,12 +192,12 @@ def sampled_passes(
     compiler = ThreadPoolExecutor(1)
     try:
         programs = [
-            compiler.submit(compiled_pass, sampler, params, pass_.extend, pass_.shape, mesh) for pass_ in possible
+            compiler.submit(compile_pass, sampler, params, pass_.extend, pass_.shape, mesh) for pass_ in possible
         ]
         with Evaluating(console, sum(count * picture_flops(sampler, pass_.shape) for pass_ in possible)) as progress:
             for pass_, program in zip(possible, programs, strict=True):
                 report = partial(_report, progress, sampler, pass_)
-                pairs.append((pass_, sampled(sampler, dataset, params, pass_.shape, program, mesh, report)))
+                pairs.append((pass_, sample(sampler, dataset, params, pass_.shape, program, mesh, report)))
     finally:
         compiler.shutdown(wait=False, cancel_futures=True)
     return pairs
@@ -221,7 +221,7 @@ def chunk_of(sampler: Sampler, shape: Shape, mesh: Mesh) -> int:
     return mesh.size * max(1, min(per_device, -(-sampler.config.eval_limit // mesh.size)))
 
 
-def compiled_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh: Mesh) -> Any:
+def compile_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh: Mesh) -> Any:
     """Return the compiled program `(params, noise, labels) -> pictures`."""
     execution, rows = evaluation_execution(mesh), batch_sharding(mesh, EVALUATED)
     chunk = chunk_of(sampler, shape, mesh)
@@ -237,7 +237,7 @@ def compiled_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh
     return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
-def sampled(
+def sample(
     sampler: Sampler,
     dataset: Dataset,
     params: Any,
@@ -259,7 +259,7 @@ def sampled(
     """
     count, chunk = sampler.config.eval_limit, chunk_of(sampler, shape, mesh)
     mean, std = (np.asarray(values, np.float32) for values in (dataset.mean, dataset.std))
-    labels, chunks = wanted_labels(count, sampler.dit.classes), []
+    labels, chunks = balanced_labels(count, sampler.dit.classes), []
     for begin in range(0, count, chunk):
         noise = noise_of(range(begin, begin + chunk), (*shape, sampler.dit.channels))
         chunk_labels = np.resize(labels[begin : begin + chunk], chunk)
@@ -269,7 +269,7 @@ def sampled(
     return Pictures(np.concatenate(chunks)[:count], labels)
 
 
-def wanted_labels(count: int, classes: int) -> np.ndarray:
+def balanced_labels(count: int, classes: int) -> np.ndarray:
     """Return the classes of the pictures to sample, each as often as any other, up to one."""
     return (np.arange(count) % classes).astype(np.int32)
 
@@ -279,9 +279,7 @@ def noise_of(indices: range, shape: tuple[int, ...]) -> Float32[np.ndarray, "N *
     return np.stack([np.random.default_rng((SEED, index, 1)).standard_normal(shape, np.float32) for index in indices])
 
 
-def measured(
-    pass_: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape
-) -> list[Number]:
+def measure(pass_: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> list[Number]:
     """Return the measures of the pictures of a pass, beside those of true ones; without pictures, why it is refused."""
     of, true = aspect(pass_.shape, trained), 100 * truth.top1
     values, right = {}, Number(measure=CLASS, at=pass_.shape, of=of, beside=true, refused=pass_.refused)
@@ -290,7 +288,7 @@ def measured(
         right = share(CLASS, pass_.shape, seen.right, of, true)
         values[DISTANCE] = frechet_distance(seen.features, truth.features)
         values[REPEATS] = repetition(pictures.images, trained[-1])
-        values[LOOPS] = 100 * looped(pictures.images, trained)
+        values[LOOPS] = 100 * loop_fraction(pictures.images, trained)
     truths = {DISTANCE: truth.distance, REPEATS: truth.repeats, LOOPS: 100 * truth.loops}
     numbers = [
         Number(

@@ -47,9 +47,9 @@ from train.extend.results import (
     differences,
     draw,
     markdown,
-    measured,
     open_folder,
     rows_by_name,
+    summarize,
     table,
 )
 from train.lm.evaluate import Reader
@@ -247,7 +247,7 @@ def measure(
             said = np.asarray(read(params, question.ids[None], count=question.answer))[0]
             hits.append(bool((said == question.ids[-question.answer :]).all()))
             progress(length, f"{name} · pass keys in {length:,} tokens")
-        yield measured(name, length, losses, hits, seconds)
+        yield summarize(name, length, losses, hits, seconds)
 
 
 def publish(plan: Plan, lines: list[Measured], console: Console) -> None:

@@ -76,7 +76,7 @@ class Measured:
         return perplexity_of(float(np.mean(self.last)))
 
 
-def measured(name: str, length: int, losses: np.ndarray, keys: Sequence[bool], seconds: float) -> Measured:
+def summarize(name: str, length: int, losses: np.ndarray, keys: Sequence[bool], seconds: float) -> Measured:
     """Return the means of the losses `(windows, N)` of one extension at one length."""
     wide = losses.astype(np.float64)
     parts = [float(part.mean()) for part in np.array_split(wide, min(PARTS, length), axis=1)]

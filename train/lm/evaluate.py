@@ -84,7 +84,7 @@ def evaluate(
                 measures = (PERPLEXITY, GAIN) if length > trained else (PERPLEXITY,)
                 numbers += [Number(measure=measure, at=length, refused=refused[length]) for measure in measures]
             else:
-                numbers += measured(reader, regions, length, trained, beyond, sliding)
+                numbers += measure_length(reader, regions, length, trained, beyond, sliding)
     evaluation = PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, numbers=tuple(numbers),
@@ -148,7 +148,7 @@ class Reader:
         return outputs.reshape(*lead, *outputs.shape[1:])
 
 
-def measured(
+def measure_length(
     reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
 ) -> list[Number]:
     """Return the numbers at one length.

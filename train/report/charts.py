@@ -89,7 +89,7 @@ def styles(style: LineStyle) -> tuple[int, int, int]:
     return style.color, DASHES.index(style.dash), MARKERS.index(style.marker)
 
 
-def drawn(plot: Plot, *, narrow: bool) -> Chart:
+def draw_chart(plot: Plot, *, narrow: bool) -> Chart:
     """Return a plot as it is drawn on a wide or a narrow screen."""
     if plot.kind == "strips":
         return _strips(plot, narrow)
@@ -100,12 +100,12 @@ def drawn(plot: Plot, *, narrow: bool) -> Chart:
     x_values = [p.x for c in plot.curves for p in c.points]
     shared_values = x_values if square else []  # the two axes of a square plot are alike
     y = _scale(plot.y, [*values, *shared_values, *_ends(plot, values)], bottom, top, True)
-    y_ticks = _thinned(_named(y, plot.y.ticks or _ticks(y)), 18.0, None)
+    y_ticks = _thin(_name_ticks(y, plot.y.ticks or _ticks(y)), 18.0, None)
     left = 28.0 + CHARACTER * max(len(text) for _, text in y_ticks)
     x = y._replace(start=left, end=right) if square else _scale(plot.x, x_values, left, right, False)
     frame = Frame(width, height, left, top, right, bottom)
     mark = _mark(plot, x, frame)
-    x_ticks = _thinned(_named(x, plot.x.ticks or _ticks(x)), 34.0, mark[0] if mark else None)
+    x_ticks = _thin(_name_ticks(x, plot.x.ticks or _ticks(x)), 34.0, mark[0] if mark else None)
     lines = tuple(_line(plot, curve, x, y) for curve in plot.curves)
     diagonal = f"M{x(x.low)} {y(x.low)}L{x(x.high)} {y(x.high)}" if square else ""
     return Chart(plot.kind, frame, x_ticks, y_ticks, lines, mark, diagonal)
@@ -153,7 +153,7 @@ def _ticks(scale: Scale) -> list[float]:
     return inside or [float(f"{scale.low:.2g}"), float(f"{scale.high:.2g}")]
 
 
-def _named(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
+def _name_ticks(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
     """Return the pixel and the text of ticks: of a linear scale all with as many digits as tell them apart."""
     step = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=0.0)
     digits = max(0, min(8, 1 - math.floor(math.log10(step)))) if step > 0 else 0
@@ -164,7 +164,7 @@ def _named(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
     return [(scale(tick), text) for tick, text in zip(ticks, texts, strict=True)]
 
 
-def _thinned(ticks: list[tuple[float, str]], gap: float, mark: float | None) -> tuple[tuple[float, str], ...]:
+def _thin(ticks: list[tuple[float, str]], gap: float, mark: float | None) -> tuple[tuple[float, str], ...]:
     """Leave out ticks that are closer than the gap to another; `mark` is the pixel of the one that stays."""
     selection = [tick for tick in ticks if mark is not None and abs(tick[0] - mark) < 0.5]
     for tick in ticks:
@@ -195,5 +195,5 @@ def _strips(plot: Plot, narrow: bool) -> Chart:
         marks = tuple((x(p.x), round(top + 10.0 + LANE * p.y, 1), p.text) for p in curve.points)
         color, dash, _ = styles(curve.style)
         lines.append(Line(curve.label, curve.style, color, dash, 0, "", "", marks, (), round(top, 1)))
-    x_ticks = tuple(_named(x, _ticks(x)))
+    x_ticks = tuple(_name_ticks(x, _ticks(x)))
     return Chart("strips", frame, x_ticks, (), tuple(lines), None, "")

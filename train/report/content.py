@@ -11,12 +11,12 @@ from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Sectio
 from train.report.costs import costs_table
 from train.report.groups import Group, Series, differences, seeds_text
 from train.report.inside import entropy_section, learned_section
-from train.report.leads import on_weights, paired
+from train.report.leads import on_weights, seed_difference
 from train.report.outcome import outcome
 from train.report.probe_file import Probe
 from train.report.published import published_section
 from train.report.records import Left
-from train.report.texts import cleaned
+from train.report.texts import clean
 from train.report.training import training_plots
 
 TITLE = "Results of positional encodings"
@@ -67,7 +67,7 @@ def document(material: Material) -> Document:
     sections = [_group_section(material, number) for number in range(len(groups))]
     sections += [_left_section(material), _runs_section(material)]
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
-    return cleaned(Document(TITLE, tuple(outcomes), lead, tuple(sections), f"Made {material.made} with {made_with}."))
+    return clean(Document(TITLE, tuple(outcomes), lead, tuple(sections), f"Made {material.made} with {made_with}."))
 
 
 def _group_section(material: Material, number: int) -> Section:
@@ -206,7 +206,7 @@ def _pairs(group: Group, what: str) -> Table | None:
 
 
 def _difference(series: Series, other: Series, what: str, size: int, *, in_common: bool) -> Cell:
-    mean, examples = paired(series, other, what, size), on_weights(series, other, what, size)
+    mean, examples = seed_difference(series, other, what, size), on_weights(series, other, what, size)
     if mean is None:
         return Cell("" if in_common else "no seeds in common", None)
     value = examples if examples and mean.seeds == 1 else mean

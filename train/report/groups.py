@@ -194,7 +194,7 @@ def key_of(run: Run, scored: Evaluation) -> Key | None:
     return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()), scored.kind)
 
 
-def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
     """Return the sections, and the evaluations in none: repeated ones, and ones beyond the most sections."""
     pairs = [(run, evaluation, key_of(run, evaluation)) for run in runs for evaluation in run.scored]
     of_comparison: dict[Any, set[Key]] = {}

@@ -17,7 +17,7 @@ DRAWN = ("frequencies", "slope", "r1", "r2")
 """Last parts of the names of parameters that are drawn before and after training: numbers or frequencies per head."""
 
 
-def probed(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series, Probe]]:
+def series_with_probes(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series, Probe]]:
     """Yield the series that have a probe, once per encoding."""
     for series in group.series:
         if series.scored[0].extend == "none":
@@ -26,7 +26,7 @@ def probed(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series,
                 yield series, probe
 
 
-def missing(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str]) -> list[str]:
+def gap_notes(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str]) -> list[str]:
     """Return a sentence on the encodings without a probe; none if all have one."""
     by_reason: dict[str, list[str]] = {}
     for series in group.series:
@@ -42,7 +42,7 @@ def learned_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
     """Return the section on the learned parameters of the encodings."""
     blocks: list[Any] = []
     rows, nothing, starts = [], [], []
-    for series, probe in probed(group, probes):
+    for series, probe in series_with_probes(group, probes):
         if not probe.learned:
             nothing.append(series.label)
         if probe.start:
@@ -60,7 +60,7 @@ def learned_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
         blocks.append(f"Nothing about positions is learned by {', '.join(nothing)}.")
     if starts:
         blocks.append(f"There is no “before” for {'; '.join(starts)}.")
-    blocks += missing(group, probes, reasons)
+    blocks += gap_notes(group, probes, reasons)
     return Section(name, "Learned frequencies and slopes, before and after", tuple(blocks))
 
 
@@ -113,7 +113,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
     """Return the section on the entropy of attention of every head, at the trained and at the largest size."""
     curves, rows, refused, sizes = [], [], set(), set()
     styles = group.styles
-    for series, probe in probed(group, probes):
+    for series, probe in series_with_probes(group, probes):
         points = []
         largest = max(map(int, probe.entropies), default=0)
         sizes |= set(map(int, probe.entropies))
@@ -143,7 +143,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
         blocks.append(Table("Entropy of attention in nats, per head.", heads, tuple(rows), folded=True))
     if refused:
         blocks.append(f"Not measured: {'; '.join(sorted(refused))}.")
-    blocks += missing(group, probes, reasons)
+    blocks += gap_notes(group, probes, reasons)
     return Section(name, "Entropy of attention per head", tuple(blocks))
 
 

@@ -7,7 +7,7 @@ from train.engine.numbers import difference
 from train.report.groups import Group, Series
 
 
-def paired(series: Series, reference: Series, what: str, size: int) -> Mean | None:
+def seed_difference(series: Series, reference: Series, what: str, size: int) -> Mean | None:
     """Return the mean difference to the reference over the seeds that both have, or None if there are none."""
     mine, theirs = series.numbers(what, size), reference.numbers(what, size)
     differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
@@ -53,7 +53,7 @@ class Lead(NamedTuple):
 
 def lead_of(group: Group, best: Series, other: Series, what: str, size: int) -> Lead | None:
     """Return the lead, over the test examples where seeds do not tell it; None without a common seed."""
-    seeds, examples = paired(best, other, what, size), on_weights(best, other, what, size)
+    seeds, examples = seed_difference(best, other, what, size), on_weights(best, other, what, size)
     over_seeds = Lead(seeds, "") if seeds else None
     if examples is None or (over_seeds and over_seeds.told):
         return over_seeds

@@ -18,7 +18,7 @@ OWN = {
 """Text at the beginning of a file of a report, by its suffix."""
 
 
-def checked(text: str) -> Path:
+def page_path(text: str) -> Path:
     """Return the path of the page.
 
     Raises:

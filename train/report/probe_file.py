@@ -90,7 +90,7 @@ def read_probe(path: Path, step: int | None = None) -> Probe | None:
         stored = read_sealed(path)
         if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
             return None
-        listed = [{name: _tupled(value) for name, value in entry.items()} for entry in stored.pop("learned")]
+        listed = [{name: _as_tuple(value) for name, value in entry.items()} for entry in stored.pop("learned")]
         probe = Probe(**stored, learned=tuple(Learned(**entry) for entry in listed))
         _require_sound(probe)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -98,7 +98,7 @@ def read_probe(path: Path, step: int | None = None) -> Probe | None:
     return probe
 
 
-def _tupled(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -124,11 +124,11 @@ def _require_sound(probe: Probe) -> None:
         raise ValueError(f"a probe must have at most {PARAMETERS} parameters and sizes")
     if sum(map(len, heads)) > HEADS or not all(head and all(map(drawable, head)) for head in heads):
         raise ValueError(f"a probe must have at most {HEADS:,} entropies, which are numbers")
-    if sum(map(_checked, probe.learned)) > 8 * NUMBERS:
+    if sum(map(_count_checked, probe.learned)) > 8 * NUMBERS:
         raise ValueError(f"a probe must have at most {8 * NUMBERS:,} numbers of parameters")
 
 
-def _checked(parameter: Learned) -> int:
+def _count_checked(parameter: Learned) -> int:
     """Return how many numbers of a learned parameter there are, after checking it.
 
     Raises:

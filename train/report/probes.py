@@ -68,7 +68,7 @@ def _probe(run: Run, data: Sequence[str], console: Console, number: str) -> tupl
     if options:
         raise ValueError(f"needs {options}")
     console.print(plain(f"reading the weights of {run.place} ({number}) ..."), markup=False)
-    measured = measured_apart(run.folder, run.scored[0].trained, sizes, data, console)
+    measured = measure_apart(run.folder, run.scored[0].trained, sizes, data, console)
     try:
         write_probe(measured, run.folder / FILE)
     except OSError as refused:
@@ -84,7 +84,7 @@ def _sizes(run: Run) -> list[int]:
     return sorted({scored.trained, max(sizes, default=scored.trained)})
 
 
-def measured_apart(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str], console: Console) -> Probe:
+def measure_apart(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str], console: Console) -> Probe:
     """Return the probe of a run as another process measures it; the arguments are those of `measure.measure`.
 
     Raises:

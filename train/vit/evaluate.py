@@ -75,7 +75,7 @@ def evaluate(
     """
     config, sizes, extensions = classifier.config, evaluation_sizes(classifier.config), list(classifier.extended)
     passes = [
-        planned_pass(classifier, dataset, mesh, extend, size)
+        plan_pass(classifier, dataset, mesh, extend, size)
         for extend in extensions
         for size in sizes
         if size != config.size or extend == extensions[0]
@@ -83,7 +83,7 @@ def evaluate(
     numbers: dict[tuple[str, int], Number] = {}
     compiler = ThreadPoolExecutor(1)
     try:
-        programs = [compiler.submit(compiled_pass, classifier, params, mesh, pass_) for pass_ in passes]
+        programs = [compiler.submit(compile_pass, classifier, params, mesh, pass_) for pass_ in passes]
         with Evaluating(console, sum(pass_.images * pass_.tokens for pass_ in passes)) as progress:
             for pass_, program in zip(passes, programs, strict=True):
                 numbers[pass_.extend, pass_.size] = measure(pass_, program, params, dataset, mesh, progress)
@@ -100,7 +100,7 @@ def evaluate(
     ]  # fmt: skip
 
 
-def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: str, size: int) -> Pass:
+def plan_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: str, size: int) -> Pass:
     """Return how the test images of one size are divided into chunks and launches."""
     tokens = (size // classifier.config.patch) ** 2
     images = len(dataset.test(size))
@@ -111,7 +111,7 @@ def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: s
     return Pass(extend, size, tokens, images, chunk, max(1, -(-launch // chunk)))
 
 
-def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, pass_: Pass) -> Any:
+def compile_pass(classifier: Classifier, params: Any, mesh: Mesh, pass_: Pass) -> Any:
     """Return the compiled program `(params, images, labels) -> whether each image is classified correctly`."""
     execution = evaluation_execution(mesh)
     logits_of = partial(classifier.logits, extend=pass_.extend, execution=execution)
@@ -140,7 +140,7 @@ def measure(
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 
     for host in first_images(evaluation_batches(dataset, pass_.size, launch), pass_.images):
-        full = padded_batch(host, launch)
+        full = pad_batch(host, launch)
         outcomes.append((program.result()(params, put(full["image"]), put(full["label"])), len(host["label"])))
         jax.block_until_ready(outcomes[-2:-1])
         extended = "" if pass_.extend == "none" else f" with {pass_.extend}"
@@ -159,7 +159,7 @@ def first_images(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Ite
             return
 
 
-def padded_batch(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+def pad_batch(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
     """Return the batch padded to `size` images; the added ones have a label that no prediction can match."""
     short = size - len(batch["label"])
     image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))
