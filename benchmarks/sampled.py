@@ -20,7 +20,7 @@ import numpy as np
 from train.data.images import Dataset, load
 from train.devices.mesh import make_mesh
 from train.dit.config import Config, Shape
-from train.dit.evaluate import SHOWN, Pass, sampled_passes
+from train.dit.evaluate import SHOWN, Pass, sample_passes
 from train.dit.grid import draw_grid
 from train.dit.model import SUMS, Sampler
 from train.dit.pictures import size_of, true_pictures
@@ -81,7 +81,7 @@ def sampled_rows(config: Config, dataset: Dataset, shape: Shape) -> dict[str, np
     sampler = Sampler(config, dataset.channels, len(dataset.classes))
     _, params = restore_params(config, sampler, SUMS, Path(config.out), mesh, console)
     passes = [Pass(extend, shape, sampler.refusal(extend, shape)) for extend in sampler.extended]
-    found = sampled_passes(sampler, dataset, params, passes, mesh, console)
+    found = sample_passes(sampler, dataset, params, passes, mesh, console)
     label = lambda extend: config.pe if extend == "none" else f"{config.pe}, {extend}"
     return {label(one.extend): pictures.images for one, pictures in found if pictures is not None}
 

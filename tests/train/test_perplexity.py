@@ -17,7 +17,7 @@ from train.engine.numbers import PERPLEXITY, Number, mean, mean_of, perplexity_o
 from train.lm import curves
 from train.lm import evaluate as perplexity
 from train.lm.config import Config
-from train.lm.evaluate import Reader, evaluate, measured
+from train.lm.evaluate import Reader, evaluate, measure_length
 from train.lm.results import BEYOND, GAIN, SLIDING, PerplexityResults
 
 QUIET = Console(quiet=True)
@@ -170,7 +170,7 @@ def test_measure_aligns_its_two_readings():
     regions = np.arange(26).reshape(2, 13)
     reader = SimpleNamespace(all=lambda windows: 1.0 * windows[..., 1:])
     beyond = np.asarray([4, 7, 10, 11])
-    _, full, _, gain = measured(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
+    _, full, _, gain = measure_length(reader, regions, 6, 4, beyond, 0.5 + regions[:, beyond + 1])
     assert loss_of(full) == pytest.approx(np.mean([5, 11, 12, 18, 24, 25]))
     require(gain, 0.5, 0.0, 6)
 

@@ -17,8 +17,8 @@ from train.report import walk
 from train.report.blocks import Cell, Table, plots
 from train.report.collect import collect
 from train.report.content import Material, document
-from train.report.groups import Group, differences, grouped, seeds_text
-from train.report.leads import on_weights, paired
+from train.report.groups import Group, differences, group_runs, seeds_text
+from train.report.leads import on_weights, seed_difference
 from train.report.outcome import outcome
 from train.report.program import main
 from train.report.records import Left
@@ -29,7 +29,7 @@ from train.vit.results import ResolutionResults
 def read(folder: Path) -> tuple[list[Group], list[Left]]:
     """Return the sections of the runs below a folder, and all that was left out."""
     found = collect([folder])
-    groups, twice = grouped(found.runs)
+    groups, twice = group_runs(found.runs)
     return groups, [*found.left, *twice]
 
 
@@ -106,10 +106,10 @@ def test_differences_are_taken_seed_by_seed_over_common_seeds(tmp_path):
     (group,), _ = read(tmp_path)
     by_label = {one.label: one for one in group.series}
     assert group.reference.label == "none"
-    mean = paired(by_label["alibi"], by_label["none"], "top-1, %", 28)
+    mean = seed_difference(by_label["alibi"], by_label["none"], "top-1, %", 28)
     assert mean is not None
     assert (mean.mean, mean.seeds) == (pytest.approx(4.0), 2)
-    assert paired(by_label["rope_axial"], by_label["none"], "top-1, %", 28) is None
+    assert seed_difference(by_label["rope_axial"], by_label["none"], "top-1, %", 28) is None
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table([group], "Difference of").rows}
     assert rows == {"alibi": ["seeds 0-1", "+4.00 ±25.41"], "rope_axial": ["none in common", "no seeds in common"]}
 
@@ -272,7 +272,7 @@ def test_few_seeds_are_points_and_many_are_bands(seeds, points, bands, tmp_path)
 def test_runs_are_named_by_their_place_in_the_folder(tmp_path):
     vit_run(tmp_path / "deep" / "alibi-0", "alibi", 0, {28: 60})
     found = collect([tmp_path])
-    groups, _ = grouped(found.runs)
+    groups, _ = group_runs(found.runs)
     left = (Left(f"{tmp_path}/x", f"as {tmp_path}/deep/alibi-0"),)
     *_, lost, runs = document(Material((str(tmp_path),), tuple(groups), left, {}, {}, "today")).sections
     assert runs.blocks[0].rows[0][0].text == "deep/alibi-0"

@@ -23,7 +23,7 @@ from train.report.blocks import Axis, Curve, Plot, Point
 from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.figures import draw
-from train.report.groups import grouped
+from train.report.groups import group_runs
 from train.report.probe_file import Probe, read_probe
 from train.report.probes import probes_of
 from train.report.program import main
@@ -96,7 +96,7 @@ def altered(text: str, rng: random.Random) -> str:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_value_at_any_place_leaves_a_report_of_the_good_run(seed, tmp_path, capsys, undrawn, monkeypatch):
-    monkeypatch.setattr(probing, "measured_apart", unmeasured)
+    monkeypatch.setattr(probing, "measure_apart", unmeasured)
     rng, files = random.Random(seed), ("config.json", "results.json", "environment.json", "probe.json", "metrics.jsonl")
     add_probe(vit_run(tmp_path / "vit", "alibi", 1, {28: 50, 64: 20}), PROBE)
     of_text = dataclasses.replace(PROBE, trained=128)
@@ -214,7 +214,7 @@ def test_a_tuned_run_has_a_section_of_its_own(tmp_path):
     folder = lm_run(tmp_path / "tuned", "rope", 0, {64: 0.5, 128: 0.25})
     save_config(TuneConfig(model="model.gguf", pe="rope", length=128), folder)
     found = collect([tmp_path])
-    groups, left = grouped(found.runs)
+    groups, left = group_runs(found.runs)
     assert not left
     assert not found.left
     assert [group.title for group in groups] == [
@@ -230,7 +230,7 @@ def test_sections_of_one_title_are_numbered(tmp_path):
     for number, extra in enumerate(({}, {"registers": 1}, {"registers": 2}, {"registers": 3})):
         vit_run(tmp_path / f"{number}", "none", 0, {28: 50}, width=128 * (number > 0) or 64, patch=2, layers=1, **extra)
     vit_run(tmp_path / "other", "none", 0, {28: 50}, width=64, patch=4, layers=2)
-    titles = [group.title for group in grouped(collect([tmp_path]).runs)[0]]
+    titles = [group.title for group in group_runs(collect([tmp_path]).runs)[0]]
     assert len(set(titles)) == 5
     assert sum(title.endswith(("set 2", "set 3")) for title in titles) == 2
 
@@ -246,7 +246,7 @@ def test_texts_are_plain_and_short():
 def test_a_plot_has_no_more_curves_than_can_be_told_apart(tmp_path):
     for number in range(DRAWN + 3):
         vit_run(tmp_path / f"{number}", f"encoding{number:02}", 0, {28: 50, 56: 61})
-    groups, _ = grouped(collect([tmp_path]).runs)
+    groups, _ = group_runs(collect([tmp_path]).runs)
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
     plot = next(block for block in content.sections[0].blocks if isinstance(block, Plot))
     assert len(plot.curves) == DRAWN

@@ -14,10 +14,10 @@ from tests.support.report_runs import lm_run, vit_run
 from train.engine.line_styles import COLORS, MARKERS, line_styles, numbered
 from train.report import page as paging
 from train.report.blocks import Plot, plots
-from train.report.charts import SHAPES, drawn, styles
+from train.report.charts import SHAPES, draw_chart, styles
 from train.report.collect import collect
 from train.report.content import Material, document
-from train.report.groups import grouped
+from train.report.groups import group_runs
 from train.report.inside import entropy_section, learned_section
 from train.report.markdown import markdown
 from train.report.page import page
@@ -46,7 +46,7 @@ def material(folder: Path) -> Material:
     lm_run(folder / "rope", "rope", 0, {64: 1.0, 128: 1.0, 2048: 4.0})
     lm_run(folder / "learned", "learned", 0, {64: 1.1, 128: 0.9, 2048: "too long"})
     found = collect([folder])
-    groups, twice = grouped(found.runs)
+    groups, twice = group_runs(found.runs)
     probes = {folder / "vit-2-0": probe_of(28, 64), folder / "rope": probe_of(128, 2048)}
     left = (Left(f"runs/{EVIL}", "a | b"), *found.left, *twice)
     return Material(("runs",), tuple(groups), left, probes, {"runs/none": "it has no checkpoint"}, "today")
@@ -171,7 +171,7 @@ def test_charts_keep_inside_their_frames(narrow, report):
     found = [plot for section in sections for plot in plots(section)]
     assert {plot.kind for plot in found} == {"curves", "scatter", "strips"}
     for plot in found:
-        chart = drawn(plot, narrow=narrow)
+        chart = draw_chart(plot, narrow=narrow)
         frame = chart.frame
         assert 0 < frame.left < frame.right <= frame.width
         for line in chart.lines:

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.report_runs import add_probe, vit_run
 from train.report import probes as probing
 from train.report.collect import collect
-from train.report.measure import flattened, learned, named_layers
+from train.report.measure import compare_learned, flatten, name_layers
 from train.report.probe_file import Learned, Probe, read_probe
 from train.report.probes import probes_of
 
@@ -36,7 +36,7 @@ def test_a_probe_is_kept_for_its_step(tmp_path):
 
 
 def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(probing, "measured_apart", lambda *_: dataclasses.replace(PROBE, step=31))
+    monkeypatch.setattr(probing, "measure_apart", lambda *_: dataclasses.replace(PROBE, step=31))
     add_probe(vit_run(tmp_path / "kept", "alibi", 0, {28: 50, 64: 20}), PROBE)
     add_probe(vit_run(tmp_path / "grown", "none", 0, {28: 50, 96: 20}), PROBE)
     vit_run(tmp_path / "bare", "learned", 0, {28: 50})
@@ -62,23 +62,23 @@ def test_data_that_are_no_longer_there_are_a_reason(tmp_path):
 
 def test_learned_parameters_are_named_and_compared():
     params = {"layers": {"blocks": {"attention": {"position": {"heads": {"slope": np.asarray([3.0, 4.0])}}}}}}
-    ((name, after),) = flattened(params).items()
-    found = learned(name, np.asarray([0.0, 10.0]), after)
+    ((name, after),) = flatten(params).items()
+    found = compare_learned(name, np.asarray([0.0, 10.0]), after)
     assert (found.name, found.shape) == ("heads/slope", (2,))
     assert found.moved == pytest.approx(math.hypot(3.0, -6.0) / 10.0)
     assert (found.before, found.after) == ((0.0, 5.0, 10.0), (3.0, 3.5, 4.0))
     assert found.values == ([0.0, 10.0], [3.0, 4.0])
-    unknown = learned(name, None, after)
+    unknown = compare_learned(name, None, after)
     assert math.isnan(unknown.moved)
     assert unknown.values == ()
-    assert math.isnan(learned(name, np.zeros(2), after).moved)
-    assert learned(name, np.ones(5000), np.ones(5000)).values == ()
+    assert math.isnan(compare_learned(name, np.zeros(2), after).moved)
+    assert compare_learned(name, np.ones(5000), np.ones(5000)).values == ()
 
 
 def test_layers_of_an_encoder_and_a_decoder_are_named():
     one, two = np.ones((1, 2)), np.zeros((1, 2))
-    assert named_layers([[one]]) == {"layer": [[1.0, 1.0]]}
-    assert list(named_layers([[one], [one, two]])) == [
+    assert name_layers([[one]]) == {"layer": [[1.0, 1.0]]}
+    assert list(name_layers([[one], [one, two]])) == [
         "encoder layer",
         "decoder layer",
         "cross-attention of decoder layer",

@@ -198,7 +198,7 @@ def test_a_report_is_the_undisturbed_one_or_says_what_it_leaves_out(
     part, sealed_runs, pages, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(report, "draw", lambda plot, file: None)
-    monkeypatch.setattr(probes, "measured_apart", lambda folder, *_: stored_probe(sealed_runs / folder / "probe.json"))
+    monkeypatch.setattr(probes, "measure_apart", lambda folder, *_: stored_probe(sealed_runs / folder / "probe.json"))
     for seed in range(EACH * part, EACH * (part + 1)):
         run = Damaged(sealed_runs, tmp_path, seed)
         if run.name not in pages:

@@ -135,7 +135,7 @@ def keep_judge(patch: pytest.MonkeyPatch) -> None:
     """Let the cache of the user have the judge that 0.3.0 kept beside its run, without a seal."""
     with np.load(FOLDER / "judge-e59e643934a5e80d.npz") as stored:
         params = {name: stored[name] for name in stored}
-    patch.setattr(judge, "read", lambda dataset, shapes: judge.sealed(params, judge.name_of(dataset, shapes)))
+    patch.setattr(judge, "read", lambda dataset, shapes: judge.seal(params, judge.name_of(dataset, shapes)))
 
 
 def require_same_results(folder: Path, stored: Path) -> None:

@@ -21,7 +21,7 @@ from train.data.images.pipeline import training_source
 from train.dit import judge
 from train.dit import program as diffusion
 from train.dit.config import Config, parse_shapes
-from train.dit.evaluate import noise_of, wanted_labels
+from train.dit.evaluate import balanced_labels, noise_of
 from train.dit.flow import draw_times, flow_losses, guide, noisy, sample
 from train.dit.measures import area_weights, frechet_distance, repetition
 from train.dit.model import Sampler
@@ -192,7 +192,7 @@ def test_averages_over_areas():
 
 
 def test_classes_are_wanted_equally_often_and_the_noise_of_a_picture_is_its_own():
-    assert np.ptp(np.bincount(wanted_labels(256, 34))) <= 1
+    assert np.ptp(np.bincount(balanced_labels(256, 34))) <= 1
     np.testing.assert_array_equal(noise_of(range(2, 4), (4, 8, 1)), noise_of(range(5), (4, 8, 1))[2:4])
     assert sorted(spread(10, 10)) == [*range(10)]
     assert len(set(spread(1000, 100) // 100)) == 10
@@ -241,9 +241,9 @@ def test_a_judge_is_kept_and_never_believed_without_its_seal(tmp_path, monkeypat
     content = (tmp_path / names[0]).read_bytes()
     zeros = content[:32] + bytes(len(content) - 32)
     for wrong, name in ((zeros, names[0]), (content[:-4], names[0]), (b"", names[0]), (content, names[1])):
-        assert judge.unpacked(wrong, name, made.params) is None
-    other = judge.sealed({**made.params, "logits_bias": jnp.ones(2)}, names[0])
-    assert len({made.seal, other.seal, judge.sealed(made.params, names[1]).seal}) == 3
+        assert judge.unpack(wrong, name, made.params) is None
+    other = judge.seal({**made.params, "logits_bias": jnp.ones(2)}, names[0])
+    assert len({made.seal, other.seal, judge.seal(made.params, names[1]).seal}) == 3
     assert not said
 
 

@@ -42,6 +42,7 @@ from train.compare.runs import (
 )
 from train.compare.table import best_candidate, markdown, rows_of, tables
 from train.engine.files import lock_folder, write_atomic
+from train.engine.results import Evaluation
 from train.engine.run_files import require_own_parts
 from train.engine.stopping import INTERRUPTED, report_errors
 from train.engine.terminal import user_console
@@ -75,9 +76,9 @@ class Session:
         comparison = self.comparison
         swept = {
             candidate: run_of(comparison, candidate, comparison.seeds[0], comparison.validation)
-            for found in comparison.candidates.values()
-            if len(found) > 1
-            for candidate in found
+            for candidates in comparison.candidates.values()
+            if len(candidates) > 1
+            for candidate in candidates
         }
         settings = itertools.chain(*comparison.candidates.values())
         everything = [*swept.values(), *itertools.chain(*map(self._tested, settings))]
@@ -111,16 +112,16 @@ class Session:
 
     def _choices(self, swept: Mapping[Candidate, Run]) -> list[Candidate | None]:
         """Return the setting of every encoding: the only one, or the best on the validation data."""
-        found: list[Candidate | None] = []
+        choices: list[Candidate | None] = []
         for encoding, candidates in self.comparison.candidates.items():
             if len(candidates) == 1:
-                found.append(candidates[0])
+                choices.append(candidates[0])
                 continue
-            best = best_candidate(self.comparison, candidates, [swept[one] for one in candidates])
+            best = best_candidate(self.comparison, candidates, [swept[candidate] for candidate in candidates])
             named = "none of them ended" if best is None else f"{best.label} is the best on the validation data"
             self.console.print(f"{encoding}: {len(candidates)} candidates tried, {named}")
-            found.append(best)
-        return found
+            choices.append(best)
+        return choices
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         del frame
@@ -129,7 +130,7 @@ class Session:
             self.children.stop()
 
     def _run(
-        self, runs: Sequence[Run], what: str, later: int, shown: Mapping[Candidate, Sequence[Run]] | None = None
+        self, runs: Sequence[Run], what: str, later: int, table_runs: Mapping[Candidate, Sequence[Run]] | None = None
     ) -> None:
         """Execute the runs that have not ended.
 
@@ -137,19 +138,19 @@ class Session:
             runs: runs, in the order of execution.
             what: they are, in words.
             later: number of runs that follow these.
-            shown: the runs of the table; None = no table yet.
+            table_runs: the runs of the table; None = no table yet.
         """
-        left = [run for run in runs if not is_done(run)]
+        open_runs = [run for run in runs if not is_done(run)]
         with Display(self.console, runs, what, later, self.comparison.jobs) as display:
-            display.tables = self._tables(shown)
-            for run, found in self._outcomes(left, display):
+            display.tables = self._tables(table_runs)
+            for run, run_outcome in self._outcomes(open_runs, display):
                 if self._signal is not None:
                     return
                 display.end(run)
-                display.tables = self._tables(shown)
-                self._report(run, found, display.total())
+                display.tables = self._tables(table_runs)
+                self._report(run, run_outcome, display.total())
 
-    def _outcomes(self, left: Sequence[Run], display: Display) -> Iterator[tuple[Run, Outcome]]:
+    def _outcomes(self, runs: Sequence[Run], display: Display) -> Iterator[tuple[Run, Outcome]]:
         def work(run: Run) -> Outcome:
             def launch(arguments: list[str], log: Path) -> tuple[int, str]:
                 display.begin(run)
@@ -159,13 +160,13 @@ class Session:
             wait_until_free(run.folder)
             return execute(self.comparison, run, launch)
 
-        waiting = (run for run in left if self._signal is None)
+        waiting = (run for run in runs if self._signal is None)
         return in_parallel(waiting, work, self.comparison.jobs, display.refresh)
 
-    def _report(self, run: Run, found: Outcome, progress: str) -> None:
+    def _report(self, run: Run, run_outcome: Outcome, progress: str) -> None:
         what = "a candidate, " if run.validation else ""
-        text = found.status if found.status == "done" else f"{found.status}: {found.message}"
-        self.console.print(f"{what}{run.label}: {text} after {found.seconds:.0f} s · {progress}", markup=False)
+        text = run_outcome.status if run_outcome.status == "done" else f"{run_outcome.status}: {run_outcome.message}"
+        self.console.print(f"{what}{run.label}: {text} after {run_outcome.seconds:.0f} s · {progress}", markup=False)
 
     def _tables(self, runs: Mapping[Candidate, Sequence[Run]] | None) -> Sequence[Table]:
         measured = [row for row in rows_of(self.comparison, runs or {}) if row.scores]
@@ -173,25 +174,29 @@ class Session:
 
     def _trained(self, runs: Mapping[Candidate, Sequence[Run]]) -> int:
         """Return the trained size or length, which all runs share."""
-        found = (one.trained for run in itertools.chain(*runs.values()) for one in load(self.comparison, run).values())
-        return next(found, 0)
+        return next((evaluation.trained for evaluation in self._evaluations(runs)), 0)
+
+    def _evaluations(self, runs: Mapping[Candidate, Sequence[Run]]) -> Iterator[Evaluation]:
+        """Yield the evaluations of all runs."""
+        for run in itertools.chain(*runs.values()):
+            yield from load(self.comparison, run).values()
 
     def _finish(self, swept: Sequence[Run], runs: Mapping[Candidate, Sequence[Run]]) -> int:
         """Print the tables and the failures, write results.jsonl and table.md, and return the exit status."""
         comparison, folder = self.comparison, self.comparison.folder
         everything = [*swept, *itertools.chain(*runs.values())]
-        outcomes = {run: found for run in everything if (found := outcome(run)) is not None}
-        lines = [json.dumps(record(comparison, run, found)) + "\n" for run, found in outcomes.items()]
+        outcomes = {run: run_outcome for run in everything if (run_outcome := outcome(run)) is not None}
+        lines = [json.dumps(record(comparison, run, run_outcome)) + "\n" for run, run_outcome in outcomes.items()]
         write_atomic(folder / LINES, "".join(lines))
         text = markdown(comparison, rows_of(comparison, runs), self._trained(runs), self._notes(runs))
         write_atomic(folder / TABLE, text)
         for table in self._tables(runs):
             self.console.print(table)
-        for run, found in outcomes.items():
-            if found.status == "failed":
-                self.console.print(f"{run.label} failed, see {run.log}: {found.message}", markup=False)
+        for run, run_outcome in outcomes.items():
+            if run_outcome.status == "failed":
+                self.console.print(f"{run.label} failed, see {run.log}: {run_outcome.message}", markup=False)
         self.console.print(f"wrote {folder / 'table.md'} and results.jsonl")
-        statuses = [found.status for found in outcomes.values()]
+        statuses = [run_outcome.status for run_outcome in outcomes.values()]
         return int("failed" in statuses or "done" not in statuses)
 
     def _notes(self, runs: Mapping[Candidate, Sequence[Run]]) -> list[str]:
@@ -202,5 +207,4 @@ class Session:
         for encoding, candidates in self.comparison.candidates.items():
             if len(candidates) > 1:
                 notes.append(f"{encoding}: the best of {len(candidates)} candidates on held-out training data.")
-        found = (one.note for run in itertools.chain(*runs.values()) for one in load(self.comparison, run).values())
-        return [*notes, *itertools.islice(found, 1)]
+        return [*notes, *(evaluation.note for evaluation in itertools.islice(self._evaluations(runs), 1))]

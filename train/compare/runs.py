@@ -97,9 +97,9 @@ def require_distinct(runs: Sequence[Run]) -> None:
     Raises:
         ValueError: naming both.
     """
-    found: dict[Path, Run] = {}
+    by_folder: dict[Path, Run] = {}
     for run in runs:
-        other = found.setdefault(run.folder, run)
+        other = by_folder.setdefault(run.folder, run)
         if other is not run:
             rule = "runs of one comparison must have folders of their own"
             raise ValueError(f"{rule}, got {other.candidate.label!r} and {run.candidate.label!r} for {run.folder}")
@@ -133,11 +133,11 @@ def require_own(comparison: Comparison, run: Run) -> None:
     if not has_trained(run.folder):
         require_no_run(run.folder, overwrite=False)
         return
-    wanted: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
-    measured = [name for name in names_of(wanted, "free") if name.startswith("eval_")]  # may change in a run alone
+    config: RunConfig = comparison.config(run.candidate, run.seed, run.folder, run.validation)
+    measured = [name for name in names_of(config, "free") if name.startswith("eval_")]  # may change in a run alone
     measured += comparison.program.results.sampled_with
     try:
-        require_same(load_config(type(wanted), run.folder), wanted, also=measured)
+        require_same(load_config(type(config), run.folder), config, also=measured)
     except ValueError as differs:
         raise ValueError(f"{run.folder} must hold a run of this comparison: {differs}; give another --out") from None
 
@@ -159,15 +159,15 @@ def outcome(run: Run) -> Outcome | None:
 
 def is_done(run: Run) -> bool:
     """Return whether there is nothing left to do for a run; one that failed, was refused or was stopped goes on."""
-    found = outcome(run)
-    if found is None or found.status in ("failed", "refused", "stopped"):
+    run_outcome = outcome(run)
+    if run_outcome is None or run_outcome.status in ("failed", "refused", "stopped"):
         return False
-    return found.status != "done" or all(is_evaluated(run, extend, found) for extend in run.extensions)
+    return run_outcome.status != "done" or all(is_evaluated(run, extend, run_outcome) for extend in run.extensions)
 
 
-def is_evaluated(run: Run, extend: str, found: Outcome) -> bool:
+def is_evaluated(run: Run, extend: str, run_outcome: Outcome) -> bool:
     """Return whether a run was evaluated with an extension, or the trainer refused to."""
-    return extend in found.refused or (run.folder / f"{results_stem(extend)}.json").is_file()
+    return extend in run_outcome.refused or (run.folder / f"{results_stem(extend)}.json").is_file()
 
 
 def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path], tuple[int, str]]) -> Outcome:
@@ -180,26 +180,26 @@ def execute(comparison: Comparison, run: Run, launch: Callable[[list[str], Path]
     """
     began, earlier = time.monotonic(), outcome(run)
     spent = earlier.seconds if earlier else 0.0
-    found = earlier if earlier and earlier.status == "done" else None
-    if found is None:
+    run_outcome = earlier if earlier and earlier.status == "done" else None
+    if run_outcome is None:
         options = comparison.command(run.candidate, run.seed, run.folder, run.validation)
         options += ["--resume"] if has_trained(run.folder) else []
         status, error = launch(["-m", f"train.{comparison.task}", *options], run.log)
-        found = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
-        _write(run, found)
-    for extend in run.extensions if found.status == "done" else ():
-        if not is_evaluated(run, extend, found):
+        run_outcome = Outcome(_status(run, status), error if status else "", spent + time.monotonic() - began)
+        _write(run, run_outcome)
+    for extend in run.extensions if run_outcome.status == "done" else ():
+        if not is_evaluated(run, extend, run_outcome):
             config = comparison.config(run.candidate, run.seed, run.folder, run.validation)
             command = ["-m", "train.evaluate", str(run.folder), f"--extend={extend}", f"--data={config.data}"]
-            command += [f"--pe={','.join(own)}"] if (own := own_encodings(config)) else []
+            command += [f"--pe={','.join(encodings)}"] if (encodings := own_encodings(config)) else []
             status, error = launch(command, run.log)
             if status and _status(run, status) == "stopped":
                 break
             if status:
-                found = dataclasses.replace(found, refused={**found.refused, extend: error})
-            found = dataclasses.replace(found, seconds=spent + time.monotonic() - began)
-            _write(run, found)
-    return found
+                run_outcome = dataclasses.replace(run_outcome, refused={**run_outcome.refused, extend: error})
+            run_outcome = dataclasses.replace(run_outcome, seconds=spent + time.monotonic() - began)
+            _write(run, run_outcome)
+    return run_outcome
 
 
 def _status(run: Run, status: int) -> str:
@@ -212,9 +212,9 @@ def _status(run: Run, status: int) -> str:
     return "refused" if status == 2 else "failed"
 
 
-def _write(run: Run, found: Outcome) -> None:
+def _write(run: Run, run_outcome: Outcome) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(run.folder / OUTCOME, json.dumps(with_digest(dataclasses.asdict(found)), indent=2) + "\n")
+    write_atomic(run.folder / OUTCOME, json.dumps(with_digest(dataclasses.asdict(run_outcome)), indent=2) + "\n")
 
 
 def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
@@ -223,13 +223,13 @@ def load(comparison: Comparison, run: Run) -> dict[str, Evaluation]:
     return {extend: comparison.program.results.load(path) for extend, path in files.items() if path.is_file()}
 
 
-def record(comparison: Comparison, run: Run, found: Outcome) -> dict[str, Any]:
+def record(comparison: Comparison, run: Run, run_outcome: Outcome) -> dict[str, Any]:
     """Return one line of results.jsonl."""
     measured = load(comparison, run)
-    made_by = {extend: one.made_by for extend, one in measured.items() if one.made_by}
+    made_by = {extend: evaluation.made_by for extend, evaluation in measured.items() if evaluation.made_by}
     return {
         "task": comparison.task, "pe": run.candidate.encoding, "trained": run.candidate.label, "seed": run.seed,
-        "validation": run.validation, **dataclasses.asdict(found),
-        "scores": {extend: one.scores for extend, one in measured.items()},
+        "validation": run.validation, **dataclasses.asdict(run_outcome),
+        "scores": {extend: evaluation.scores for extend, evaluation in measured.items()},
         **({"made_by": made_by} if made_by else {}),
     }  # fmt: skip

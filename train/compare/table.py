@@ -65,16 +65,16 @@ def best_candidate(comparison: Comparison, candidates: Sequence[Candidate], runs
         candidates: the settings.
         runs: one per setting, evaluated on the validation data.
     """
-    found = [(_merit(comparison, run), candidate) for candidate, run in zip(candidates, runs, strict=True)]
-    done = [(merit, candidate) for merit, candidate in found if merit is not None]
+    pairs = [(_merit(comparison, run), candidate) for candidate, run in zip(candidates, runs, strict=True)]
+    done = [(merit, candidate) for merit, candidate in pairs if merit is not None]
     return max(done, key=lambda pair: pair[0])[1] if done else None
 
 
 def _merit(comparison: Comparison, run: Run) -> float | None:
-    found = load(comparison, run).get(run.extensions[0])
-    if found is None:
+    evaluation = load(comparison, run).get(run.extensions[0])
+    if evaluation is None:
         return None
-    numbers = np.array([number for by_size in found.scores.values() for number in by_size.values()])
+    numbers = np.array([number for by_size in evaluation.scores.values() for number in by_size.values()])
     return float(np.mean(numbers)) if comparison.program.results.kinds[0].higher else -float(np.mean(np.log(numbers)))
 
 
@@ -84,28 +84,30 @@ def rows_of(comparison: Comparison, runs: Mapping[Candidate, Sequence[Run]]) -> 
     What another judge or sampling than that of most evaluations has measured is left out, with a remark.
     """
     measured = {run: load(comparison, run) for of_seeds in runs.values() for run in of_seeds}
-    keys = [one.made_by for by_extend in measured.values() for one in by_extend.values()]
+    keys = [evaluation.made_by for by_extend in measured.values() for evaluation in by_extend.values()]
     key = max(keys, key=keys.count, default={})
     rows = []
     for candidate, of_seeds in runs.items():
         outcomes = {run: outcome(run) for run in of_seeds}
         for extend in comparison.extensions:
             numbers = {run: measured[run][extend] for run in of_seeds if extend in measured[run]}
-            done = [one.scores for one in numbers.values() if one.made_by == key]
+            done = [evaluation.scores for evaluation in numbers.values() if evaluation.made_by == key]
             remarks = [_remark(run, ended, extend) for run, ended in outcomes.items() if ended is not None]
-            remarks += [_other_key(run, one, key) for run, one in numbers.items() if one.made_by != key]
+            remarks += [
+                _other_key(run, evaluation, key) for run, evaluation in numbers.items() if evaluation.made_by != key
+            ]
             label = candidate.label if extend == "none" else f"{candidate.label} + {extend}"
             label += f" ({len(done)} of {len(of_seeds)} seeds)" if 0 < len(done) < len(of_seeds) else ""
             rows.append(Row(label, means(done), tuple(filter(None, remarks))))
     return rows
 
 
-def _other_key(run: Run, found: Evaluation, key: Mapping[str, str]) -> str:
+def _other_key(run: Run, evaluation: Evaluation, key: Mapping[str, str]) -> str:
     """Return why an evaluation is left out of a table whose numbers were made by something else."""
     try:
-        require_same_key(found.made_by, key)
+        require_same_key(evaluation.made_by, key)
     except ValueError as differs:
-        return f"{run.label} with {found.extend} is left out: {differs}"
+        return f"{run.label} with {evaluation.extend} is left out: {differs}"
     return ""
 
 
@@ -122,7 +124,7 @@ def means(of_seeds: Sequence[Scores]) -> dict[str, dict[int, Mean]]:
         for name, by_size in scores.items():
             for size, number in by_size.items():
                 numbers.setdefault(name, {}).setdefault(size, []).append(number)
-    return {name: {size: mean_of(found) for size, found in by_size.items()} for name, by_size in numbers.items()}
+    return {name: {size: mean_of(values) for size, values in by_size.items()} for name, by_size in numbers.items()}
 
 
 def tables(comparison: Comparison, rows: Sequence[Row], trained: int, width: int) -> list[Table]:
@@ -130,7 +132,7 @@ def tables(comparison: Comparison, rows: Sequence[Row], trained: int, width: int
 
     What has more columns than fit becomes several tables. The best number of each column is bold.
     """
-    found = []
+    result = []
     for name in dict.fromkeys(name for row in rows for name in row.scores):
         sizes = sorted({size for row in rows for size in row.scores.get(name, {})})
         cells = _cells(comparison, rows, name, sizes)
@@ -143,8 +145,8 @@ def tables(comparison: Comparison, rows: Sequence[Row], trained: int, width: int
                 table.add_column(f"{size}", justify="right", no_wrap=True)
             for row, texts in zip(rows, cells, strict=True):
                 table.add_row(row.label, *(Styled(text, "bold") if best else text for text, best in texts[part]))
-            found.append(table)
-    return found
+            result.append(table)
+    return result
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[slice]:
@@ -180,9 +182,11 @@ def _cells(
     """Return, per row and size, the text of a cell and whether its mean is the best of the column."""
     best = max if comparison.program.results.kinds[0].higher else min
     measured = [row.scores.get(name, {}) for row in rows]
-    tops = {size: best(one[size].mean for one in measured if size in one) for size in sizes}
-    cell = lambda one, size: (cell_text(one[size]), one[size].mean == tops[size]) if size in one else ("", False)
-    return [[cell(one, size) for size in sizes] for one in measured]
+    tops = {size: best(by_size[size].mean for by_size in measured if size in by_size) for size in sizes}
+    cell = lambda by_size, size: (
+        (cell_text(by_size[size]), by_size[size].mean == tops[size]) if size in by_size else ("", False)
+    )
+    return [[cell(by_size, size) for size in sizes] for by_size in measured]
 
 
 def cell_text(cell: Mean, sign: str = "-") -> str:

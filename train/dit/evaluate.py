@@ -100,26 +100,26 @@ def evaluate(
     config, extensions = sampler.config, tuple(sampler.extended)
     shapes, trained = config.shapes, config.shapes[0]
     shared = next((extend for extend in extensions if extend in sampler.usual), "")
-    alike = lambda extend, shape: shape == trained and extend in sampler.usual and extend != shared
+    is_shared = lambda extend, shape: shape == trained and extend in sampler.usual and extend != shared
     passes = [
         Pass(extend, shape, sampler.refusal(extend, shape))
         for shape in shapes
         for extend in extensions
-        if not alike(extend, shape)
+        if not is_shared(extend, shape)
     ]
-    judging, truths = judged_truths(sampler, dataset, console)
+    judging, truths = judge_truths(sampler, dataset, console)
     numbers: dict[tuple[str, Shape], list[Number]] = {}
-    shown: dict[tuple[str, Shape], np.ndarray] = {}
-    for one, pictures in sampled_passes(sampler, dataset, params, passes, mesh, console):
-        numbers[one.extend, one.shape] = measured(one, pictures, judging.params, truths[one.shape], trained)
+    samples: dict[tuple[str, Shape], np.ndarray] = {}
+    for pass_, pictures in sample_passes(sampler, dataset, params, passes, mesh, console):
+        numbers[pass_.extend, pass_.shape] = measure(pass_, pictures, judging.params, truths[pass_.shape], trained)
         if pictures is not None:
-            shown[one.extend, one.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
+            samples[pass_.extend, pass_.shape] = pictures.images[: VIDEOS_SHOWN if config.frames else SHOWN]
     if is_main_process():
         path = run_folder(config) / f"samples{results_stem(extensions[0]).removeprefix('results')}.png"
         true = {shape: truths[shape].shown.images for shape in shapes}
-        draw_grid(path, dataset, trained, true, shown, f"{config.pe}, step {step}")
+        draw_grid(path, dataset, trained, true, samples, f"{config.pe}, step {step}")
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
-    at = lambda extend, shape: numbers[shared if alike(extend, shape) else extend, shape]
+    at = lambda extend, shape: numbers[shared if is_shared(extend, shape) else extend, shape]
     made_by = {"data": dataset.identity, "judge": judging.seal, "pictures": f"{config.eval_limit}"}
     made_by |= {name: key_text(getattr(config, name)) for name in SampleResults.sampled_with}
     return [
@@ -131,14 +131,14 @@ def evaluate(
     ]  # fmt: skip
 
 
-def judged_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Judge, Mapping[Shape, Truth]]:
+def judge_truths(sampler: Sampler, dataset: Dataset, console: Console) -> tuple[judge.Judge, Mapping[Shape, Truth]]:
     """Return the judge, trained or read, and the measures of true pictures of every shape."""
     config = sampler.config
     pictures = tuple(dict.fromkeys((shape[-2], shape[-1]) for shape in config.shapes))
-    whole = sum(map(math.prod, pictures)) * judge.STEPS // len(pictures) * judge.BATCH
+    judge_work = sum(map(math.prod, pictures)) * judge.STEPS // len(pictures) * judge.BATCH
     looks = [math.prod(shape) * (true_count(sampler) + config.eval_limit) for shape in config.shapes]
-    with Evaluating(console, whole + sum(looks)) as progress:
-        report = lambda: progress(whole / judge.STEPS, "the judge of all runs learns from true pictures, once")
+    with Evaluating(console, judge_work + sum(looks)) as progress:
+        report = lambda: progress(judge_work / judge.STEPS, "the judge of all runs learns from true pictures, once")
         judging = judge.read(dataset, pictures)
         if judging is None:
             say = lambda text: console.print(text, markup=False, soft_wrap=True)
@@ -162,48 +162,50 @@ def truth_of(sampler: Sampler, dataset: Dataset, params: judge.Params, shape: Sh
     config, side = sampler.config, sampler.config.size
     tested, trained = dataset.test(*size_of(shape)), training_source(dataset, *size_of(shape))
     test = true_pictures(dataset, tested, shape, spread(len(tested), true_count(sampler)))
-    others = true_pictures(dataset, trained, shape, spread(len(trained), config.eval_limit))
+    reference = true_pictures(dataset, trained, shape, spread(len(trained), config.eval_limit))
     seen = judge.judge(params, test, side)
-    distance = frechet_distance(judge.judge(params, others, side).features, seen.features)
-    few = _first_of_classes(test.labels, VIDEOS_SHOWN if config.frames else SHOWN)
-    shown = Pictures(*(array[few] for array in test))
+    distance = frechet_distance(judge.judge(params, reference, side).features, seen.features)
+    indices = _first_of_classes(test.labels, VIDEOS_SHOWN if config.frames else SHOWN)
+    examples = Pictures(*(array[indices] for array in test))
     top1, repeats = float(seen.right.mean()), repetition(test.images, side)
-    return Truth(shown, seen.features, top1, distance, repeats, looped(test.images, config.shapes[0]))
+    return Truth(examples, seen.features, top1, distance, repeats, loop_fraction(test.images, config.shapes[0]))
 
 
-def looped(images: Float[np.ndarray, "N *F h w C"], trained: Shape) -> float:
+def loop_fraction(images: Float[np.ndarray, "N *F h w C"], trained: Shape) -> float:
     """Return the fraction of loops among videos longer than the trained ones; NaN of all others, and of pictures."""
     return loops(images, trained[0]) if len(trained) == 3 else math.nan
 
 
 def _first_of_classes(labels: np.ndarray, most: int) -> list[int]:
     """Return the index of a picture of each of the first classes."""
-    found = {label: index for index, label in reversed([*enumerate(labels.tolist())])}
-    return [found[label] for label in range(most) if label in found]
+    indices = {label: index for index, label in reversed([*enumerate(labels.tolist())])}
+    return [indices[label] for label in range(most) if label in indices]
 
 
-def sampled_passes(
+def sample_passes(
     sampler: Sampler, dataset: Dataset, params: Any, passes: Sequence[Pass], mesh: Mesh, console: Console
 ) -> "list[tuple[Pass, Pictures | None]]":
     """Return the pictures of every pass; None where the encoding refuses the shape."""
     count = sampler.config.eval_limit
-    possible = [one for one in passes if not one.refused]
-    found: list[tuple[Pass, Pictures | None]] = [(one, None) for one in passes if one.refused]
-    ahead = ThreadPoolExecutor(1)
+    possible = [pass_ for pass_ in passes if not pass_.refused]
+    pairs: list[tuple[Pass, Pictures | None]] = [(pass_, None) for pass_ in passes if pass_.refused]
+    compiler = ThreadPoolExecutor(1)
     try:
-        programs = [ahead.submit(compiled_pass, sampler, params, one.extend, one.shape, mesh) for one in possible]
-        with Evaluating(console, sum(count * picture_flops(sampler, one.shape) for one in possible)) as progress:
-            for one, program in zip(possible, programs, strict=True):
-                report = partial(_report, progress, sampler, one)
-                found.append((one, sampled(sampler, dataset, params, one.shape, program, mesh, report)))
+        programs = [
+            compiler.submit(compile_pass, sampler, params, pass_.extend, pass_.shape, mesh) for pass_ in possible
+        ]
+        with Evaluating(console, sum(count * picture_flops(sampler, pass_.shape) for pass_ in possible)) as progress:
+            for pass_, program in zip(possible, programs, strict=True):
+                report = partial(_report, progress, sampler, pass_)
+                pairs.append((pass_, sample(sampler, dataset, params, pass_.shape, program, mesh, report)))
     finally:
-        ahead.shutdown(wait=False, cancel_futures=True)
-    return found
+        compiler.shutdown(wait=False, cancel_futures=True)
+    return pairs
 
 
-def _report(progress: Evaluating, sampler: Sampler, one: Pass, pictures: int) -> None:
-    extended = "" if one.extend == "none" else f" with {one.extend}"
-    progress(pictures * picture_flops(sampler, one.shape), f"sampling {in_words(one.shape)}{extended}")
+def _report(progress: Evaluating, sampler: Sampler, pass_: Pass, pictures: int) -> None:
+    extended = "" if pass_.extend == "none" else f" with {pass_.extend}"
+    progress(pictures * picture_flops(sampler, pass_.shape), f"sampling {in_words(pass_.shape)}{extended}")
 
 
 def picture_flops(sampler: Sampler, shape: Shape) -> float:
@@ -219,7 +221,7 @@ def chunk_of(sampler: Sampler, shape: Shape, mesh: Mesh) -> int:
     return mesh.size * max(1, min(per_device, -(-sampler.config.eval_limit // mesh.size)))
 
 
-def compiled_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh: Mesh) -> Any:
+def compile_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh: Mesh) -> Any:
     """Return the compiled program `(params, noise, labels) -> pictures`."""
     execution, rows = evaluation_execution(mesh), batch_sharding(mesh, EVALUATED)
     chunk = chunk_of(sampler, shape, mesh)
@@ -235,7 +237,7 @@ def compiled_pass(sampler: Sampler, params: Any, extend: str, shape: Shape, mesh
     return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
-def sampled(
+def sample(
     sampler: Sampler,
     dataset: Dataset,
     params: Any,
@@ -257,17 +259,17 @@ def sampled(
     """
     count, chunk = sampler.config.eval_limit, chunk_of(sampler, shape, mesh)
     mean, std = (np.asarray(values, np.float32) for values in (dataset.mean, dataset.std))
-    labels, found = wanted_labels(count, sampler.dit.classes), []
+    labels, chunks = balanced_labels(count, sampler.dit.classes), []
     for begin in range(0, count, chunk):
         noise = noise_of(range(begin, begin + chunk), (*shape, sampler.dit.channels))
-        own = np.resize(labels[begin : begin + chunk], chunk)
-        pictures = np.asarray(program.result()(params, *put_batch((noise, own), mesh, axes=EVALUATED)))
-        found.append(np.clip(pictures, -mean / std, (1 - mean) / std))
+        chunk_labels = np.resize(labels[begin : begin + chunk], chunk)
+        pictures = np.asarray(program.result()(params, *put_batch((noise, chunk_labels), mesh, axes=EVALUATED)))
+        chunks.append(np.clip(pictures, -mean / std, (1 - mean) / std))
         report(min(chunk, count - begin))
-    return Pictures(np.concatenate(found)[:count], labels)
+    return Pictures(np.concatenate(chunks)[:count], labels)
 
 
-def wanted_labels(count: int, classes: int) -> np.ndarray:
+def balanced_labels(count: int, classes: int) -> np.ndarray:
     """Return the classes of the pictures to sample, each as often as any other, up to one."""
     return (np.arange(count) % classes).astype(np.int32)
 
@@ -277,19 +279,21 @@ def noise_of(indices: range, shape: tuple[int, ...]) -> Float32[np.ndarray, "N *
     return np.stack([np.random.default_rng((SEED, index, 1)).standard_normal(shape, np.float32) for index in indices])
 
 
-def measured(one: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> list[Number]:
+def measure(pass_: Pass, pictures: Pictures | None, params: judge.Params, truth: Truth, trained: Shape) -> list[Number]:
     """Return the measures of the pictures of a pass, beside those of true ones; without pictures, why it is refused."""
-    of, true = aspect(one.shape, trained), 100 * truth.top1
-    values, right = {}, Number(measure=CLASS, at=one.shape, of=of, beside=true, refused=one.refused)
+    of, true = aspect(pass_.shape, trained), 100 * truth.top1
+    values, right = {}, Number(measure=CLASS, at=pass_.shape, of=of, beside=true, refused=pass_.refused)
     if pictures is not None:
         seen = judge.judge(params, pictures, trained[-1])
-        right = share(CLASS, one.shape, seen.right, of, true)
+        right = share(CLASS, pass_.shape, seen.right, of, true)
         values[DISTANCE] = frechet_distance(seen.features, truth.features)
         values[REPEATS] = repetition(pictures.images, trained[-1])
-        values[LOOPS] = 100 * looped(pictures.images, trained)
-    beside = {DISTANCE: truth.distance, REPEATS: truth.repeats, LOOPS: 100 * truth.loops}
-    others = [
-        Number(measure=name, at=one.shape, of=of, value=values.get(name, math.nan), beside=number, refused=one.refused)
-        for name, number in beside.items()
+        values[LOOPS] = 100 * loop_fraction(pictures.images, trained)
+    truths = {DISTANCE: truth.distance, REPEATS: truth.repeats, LOOPS: 100 * truth.loops}
+    numbers = [
+        Number(
+            measure=name, at=pass_.shape, of=of, value=values.get(name, math.nan), beside=number, refused=pass_.refused
+        )
+        for name, number in truths.items()
     ]
-    return [right, *(number for number in others if number.known or not math.isnan(number.beside))]
+    return [right, *(number for number in numbers if number.known or not math.isnan(number.beside))]

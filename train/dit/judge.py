@@ -151,12 +151,12 @@ _judged = partial(jax.jit, static_argnames="side")(network)
 
 def judge(params: Params, pictures: Pictures, side: int) -> Judged:
     """Return which pictures or videos are of their class, and the features of every frame."""
-    frames, found = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
+    frames, batches = pictures.images.reshape(-1, *pictures.images.shape[-3:]), []
     for begin in range(0, len(frames), AT_ONCE):
         images = frames[begin : begin + AT_ONCE]
         full = np.pad(images, ((0, AT_ONCE - len(images)), (0, 0), (0, 0), (0, 0)))
-        found.append([np.asarray(one)[: len(images)] for one in _judged(params, full, side)])
-    logits, features = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        batches.append([np.asarray(output)[: len(images)] for output in _judged(params, full, side)])
+    logits, features = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     votes = logits.reshape(len(pictures.labels), -1, logits.shape[-1]).mean(1)
     return Judged(votes.argmax(-1) == pictures.labels, features)
 
@@ -168,13 +168,13 @@ def name_of(dataset: Dataset, shapes: Sequence[Shape]) -> str:
     return f"judge-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
 
-def packed(params: Params, name: str) -> bytes:
+def pack(params: Params, name: str) -> bytes:
     """Return the content of the file with this name: a seal of 32 bytes, and the parameters by name in float32."""
     content = b"".join(np.asarray(params[part], "<f4").tobytes() for part in sorted(params))
     return hashlib.sha256(name.encode() + content).digest() + content
 
 
-def unpacked(content: bytes, name: str, like: Params) -> Params | None:
+def unpack(content: bytes, name: str, like: Params) -> Params | None:
     """Return the parameters in the content of the file with this name; None where its seal does not fit it.
 
     Args:
@@ -184,12 +184,12 @@ def unpacked(content: bytes, name: str, like: Params) -> Params | None:
     """
     if hashlib.sha256(name.encode() + content[32:]).digest() != content[:32]:
         return None
-    values, found, at = np.frombuffer(content[32:], "<f4"), {}, 0
+    values, params, at = np.frombuffer(content[32:], "<f4"), {}, 0
     for part in sorted(like):
         size = math.prod(like[part].shape)
-        found[part] = jnp.asarray(values[at : at + size].reshape(like[part].shape))
+        params[part] = jnp.asarray(values[at : at + size].reshape(like[part].shape))
         at += size
-    return found
+    return params
 
 
 def read(dataset: Dataset, shapes: Sequence[Shape]) -> Judge | None:
@@ -201,13 +201,13 @@ def read(dataset: Dataset, shapes: Sequence[Shape]) -> Judge | None:
     """
     name = name_of(dataset, shapes)
     make = partial(init, channels=dataset.channels, classes=len(dataset.classes), side=shapes[0][0])
-    params = unpacked(read_kept(cache_file(name)), name, jax.eval_shape(make, jax.random.key(0)))
-    return None if params is None else sealed(params, name)
+    params = unpack(read_kept(cache_file(name)), name, jax.eval_shape(make, jax.random.key(0)))
+    return None if params is None else seal(params, name)
 
 
-def sealed(params: Params, name: str) -> Judge:
+def seal(params: Params, name: str) -> Judge:
     """Return the judge of a file with this name."""
-    return Judge(params, packed(params, name)[:8].hex())
+    return Judge(params, pack(params, name)[:8].hex())
 
 
 def train_and_keep(
@@ -222,7 +222,7 @@ def train_and_keep(
         say: called with a line where it cannot be kept.
     """
     name, params = name_of(dataset, shapes), train(dataset, shapes, report)
-    refused = keep(cache_file(name), packed(params, name)) if is_main_process() else ""
+    refused = keep(cache_file(name), pack(params, name)) if is_main_process() else ""
     if refused:
         say(f"the judge of pictures is not kept, the next run trains it again: {refused}")
-    return sealed(params, name)
+    return seal(params, name)

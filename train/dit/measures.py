@@ -30,8 +30,8 @@ def frechet_distance(a: Float[np.ndarray, "N F"], b: Float[np.ndarray, "M F"]) -
     """
     if min(len(a), len(b)) < 2:
         raise ValueError(f"a covariance needs at least two samples, got {len(a)} and {len(b)}")
-    a, b = (np.asarray(one, np.float64) for one in (a, b))
-    of_a, of_b = (np.atleast_2d(np.cov(one, rowvar=False)) for one in (a, b))
+    a, b = (np.asarray(features, np.float64) for features in (a, b))
+    of_a, of_b = (np.atleast_2d(np.cov(features, rowvar=False)) for features in (a, b))
     values, vectors = np.linalg.eigh(of_a)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     cross = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ of_b @ root), 0.0)).sum()
@@ -49,14 +49,14 @@ def repetition(pictures: Float[np.ndarray, "N *F H W C"], period: int) -> float:
         pictures: at least one, or videos, whose frames count together.
         period: pixels.
     """
-    found = []
+    parts = []
     for axis in (-3, -2):
         if pictures.shape[axis] > period:
-            one, other = (np.take(pictures, places, axis).reshape(len(pictures), -1) for places in (
+            front, back = (np.take(pictures, places, axis).reshape(len(pictures), -1) for places in (
                 range(pictures.shape[axis] - period), range(period, pictures.shape[axis])
             ))  # fmt: skip
-            found.append(correlations(one, other))
-    return float(np.mean(found)) if found else float("nan")
+            parts.append(correlations(front, back))
+    return float(np.mean(parts)) if parts else float("nan")
 
 
 def loops(videos: Float[np.ndarray, "N F H W C"], period: int) -> float:
@@ -78,7 +78,7 @@ def loops(videos: Float[np.ndarray, "N F H W C"], period: int) -> float:
 
 def correlations(a: Float[np.ndarray, "N P"], b: Float[np.ndarray, "N P"]) -> Float[np.ndarray, " N"]:
     """Return the correlation of each row of two arrays, in float64; 0 where one of the rows is constant."""
-    a, b = (one.astype(np.float64) - one.astype(np.float64).mean(1, keepdims=True) for one in (a, b))
+    a, b = (rows.astype(np.float64) - rows.astype(np.float64).mean(1, keepdims=True) for rows in (a, b))
     size = np.sqrt(np.sum(a**2, 1) * np.sum(b**2, 1))
     return np.where(size > 0, np.sum(a * b, 1) / np.where(size > 0, size, 1.0), 0.0)
 

@@ -67,28 +67,28 @@ class SampleResults(results.Evaluation):
 
     def row(self, measure: Measure, part: str) -> dict[int, Number]:
         """Return the row of the Markdown table of a measure on a part; it is empty where no side is longer."""
-        return {one.place: _number(self, measure, one) for one in self.of(CLASS, part).values()}
+        return {number.place: _number(self, measure, number) for number in self.of(CLASS, part).values()}
 
     @classmethod
     def tables(cls, runs: Sequence[Self]) -> list[Table]:
         """Return the table for the terminal of evaluations of one run with several extensions."""
         first, what = runs[0], "videos" if runs[0].videos else "pictures"
         title = f"sampled {what}, {first.name}, {first.data}, {first.kind.trained.format(first.trained)}"
-        some = {number.measure for run in runs for number in run.numbers if number.known} | {CLASS}
-        measures = [measure for measure in MEASURES if measure.name in some]
+        names = {number.measure for run in runs for number in run.numbers if number.known} | {CLASS}
+        measures = [measure for measure in MEASURES if measure.name in names]
         heads = ("pixels", "extension", *(measure.name for measure in measures))
         meaning = OF_VIDEOS if first.videos else CAPTION
         table = Table(*heads, title=title, caption=results.caption(first, meaning))
-        for one in first.first:
-            style = "bold" if one.at == first.numbers[0].at else None
-            rows = [[_number(run, measure, one) for measure in measures] for run in runs]
-            beside = next((row for row in rows if not row[0].refused), rows[0])
-            true = [_text(measure, number.beside) for measure, number in zip(measures, beside, strict=True)]
-            table.add_row(pixels(one), f"true {what}", *true, style=style)
+        for number in first.first:
+            style = "bold" if number.at == first.numbers[0].at else None
+            rows = [[_number(run, measure, number) for measure in measures] for run in runs]
+            truth_row = next((row for row in rows if not row[0].refused), rows[0])
+            true = [_text(measure, number.beside) for measure, number in zip(measures, truth_row, strict=True)]
+            table.add_row(pixels(number), f"true {what}", *true, style=style)
             for run, row in zip(runs, rows, strict=True):
-                right, *others = (_text(measure, number.value) for measure, number in zip(measures, row, strict=True))
+                right, *texts = (_text(measure, number.value) for measure, number in zip(measures, row, strict=True))
                 right = "refused" if row[0].refused else f"{right} ± {row[0].half:.1f}"
-                table.add_row("", "as trained" if run.extend == "none" else run.extend, right, *others, style=style)
+                table.add_row("", "as trained" if run.extend == "none" else run.extend, right, *texts, style=style)
             table.add_section()
         return [table]
 
@@ -99,9 +99,9 @@ def pixels(number: Number) -> str:
     return f"{f'{frames[0]} frames of ' if frames else ''}{height} x {width}"
 
 
-def _number(run: SampleResults, measure: Measure, one: Number) -> Number:
+def _number(run: SampleResults, measure: Measure, number: Number) -> Number:
     """Return the number of a measure at the shape of another one; one without a value where there is none."""
-    return run.of(measure.name, one.of).get(one.at, Number(measure=measure.name, at=one.at))
+    return run.of(measure.name, number.of).get(number.at, Number(measure=measure.name, at=number.at))
 
 
 def _text(measure: Measure, value: float) -> str:

@@ -149,24 +149,25 @@ class Checkpoints:
     def _read(self, step: int, state: Any, written: dict[str, str]) -> Any:
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
         restored = self.manager.restore(step, args=Composite(state=StandardRestore(shapes)))["state"]
-        found = digests(restored)
-        changed = [name for name in found if found[name] != written.get(name)]
+        by_name = digests(restored)
+        changed = [name for name in by_name if by_name[name] != written.get(name)]
         if changed:
             name = changed[0]
-            raise CheckpointError(f"{name} was saved with digest {written.get(name)}, got {found[name]}")
-        taken = int(getattr(restored, "step", step))  # of a training state; seals of earlier versions have no step
-        if taken != step:
-            raise CheckpointError(f"it was written as step {taken}")
+            raise CheckpointError(f"{name} was saved with digest {written.get(name)}, got {by_name[name]}")
+        # of a training state; seals of earlier versions have no step
+        restored_step = int(getattr(restored, "step", step))
+        if restored_step != step:
+            raise CheckpointError(f"it was written as step {restored_step}")
         return restored
 
     def _try(self, step: int, read: Callable[..., Any], *arguments: Any) -> Any:
-        found, problem = None, "another process could not read it"
+        result, problem = None, "another process could not read it"
         try:
-            found = read(step, *arguments)
+            result = read(step, *arguments)
         except Exception as broken:  # orbax raises plain Exception for a truncated file, among others
             problem = first_line(broken)
-        if all_processes_agree(found is not None):
-            return found
+        if all_processes_agree(result is not None):
+            return result
         self.notify(f"checkpoint of step {step} is damaged, skipped: {problem}")
         return None
 

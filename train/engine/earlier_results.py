@@ -57,19 +57,19 @@ def _of_text(row: Mapping[str, Any], trained: int, *names: str) -> Iterator[Numb
     for name, field in zip(names, ("everything", "beyond", "sliding", "gain"), strict=True):
         if row.get(field) is not None:
             mean, half, count = (row[field][part] for part in ("mean", "half", "count"))
-            each = unpacked_losses(row.get("each", "")) if field == "everything" else None
-            yield mean_of(name, at, mean, half, count, each, log=field != "gain")
+            outcomes = unpacked_losses(row.get("each", "")) if field == "everything" else None
+            yield mean_of(name, at, mean, half, count, outcomes, log=field != "gain")
 
 
 def _of_pictures(row: Mapping[str, Any], first: Mapping[str, Any], right: str, *names: str) -> Iterator[Number]:
     """Yield the numbers of pictures or videos, beside those of true ones."""
-    at, trained = ((*filter(None, [one.get("frames")]), one["size"], one["width"]) for one in (row, first))
+    at, trained = ((*filter(None, [entry.get("frames")]), entry["size"], entry["width"]) for entry in (row, first))
     of, true, refused = aspect(at, trained), 100 * row.get("true_top1", math.nan), row.get("refused", "")
     if refused:
         yield Number(measure=right, at=at, of=of, refused=refused, beside=true)
     else:
         yield share_of(right, at, row["correct"], row["count"], row.get("each", ""), of, true)
     for name, field, unit in zip(names, ("distance", "repeats", "loops"), (1, 1, 100), strict=True):
-        value, beside = (unit * row.get(one, math.nan) for one in (field, f"true_{field}"))
-        if value == value or beside == beside:
-            yield Number(measure=name, at=at, of=of, value=value, beside=beside, refused=refused)
+        value, truth = (unit * row.get(key, math.nan) for key in (field, f"true_{field}"))
+        if value == value or truth == truth:
+            yield Number(measure=name, at=at, of=of, value=value, beside=truth, refused=refused)

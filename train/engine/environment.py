@@ -20,13 +20,13 @@ PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax")
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that determine numbers; a package that is not installed: ""."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            by_package[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            by_package[name] = ""
+    return by_package
 
 
 def record(folder: Path, parameters: int, flops: int, mesh: Mesh, modules: dict[str, str] | None = None) -> None:
@@ -40,18 +40,18 @@ def record(folder: Path, parameters: int, flops: int, mesh: Mesh, modules: dict[
         modules: sha256 of the files of imported modules of encodings.
     """
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
-    found = {"versions": versions(), "devices": devices, "parameters": parameters, "flops": flops}
-    found |= {"modules": modules} if modules else {}
-    write_atomic(folder / FILE, json.dumps(with_digest(found), indent=2) + "\n")
+    content = {"versions": versions(), "devices": devices, "parameters": parameters, "flops": flops}
+    content |= {"modules": modules} if modules else {}
+    write_atomic(folder / FILE, json.dumps(with_digest(content), indent=2) + "\n")
 
 
 def record_peak(folder: Path, mesh: Mesh) -> None:
     """Add the peak memory of training to the record of a run, if it has one."""
-    found = read(folder)
-    if found:
+    content = read(folder)
+    if content:
         number, of = peak_memory(mesh)
-        found = with_digest({**found, "peak_bytes": number, "peak_of": of})
-        write_atomic(folder / FILE, json.dumps(found, indent=2) + "\n")
+        content = with_digest({**content, "peak_bytes": number, "peak_of": of})
+        write_atomic(folder / FILE, json.dumps(content, indent=2) + "\n")
 
 
 def peak_memory(mesh: Mesh) -> tuple[int, str]:
@@ -71,21 +71,21 @@ def read(folder: Path) -> dict[str, Any]:
     """
     path = folder / FILE
     try:
-        found = read_object(path)
+        content = read_object(path)
         kinds = {"versions": dict, "devices": str, "parameters": int, "flops": int, "peak_bytes": int, "peak_of": str,
                  "modules": dict}  # fmt: skip
-        if "digest" in found and with_digest(found) != found:
+        if "digest" in content and with_digest(content) != content:
             raise ValueError("it has changed since it was written")
-        if "digest" not in found and found.keys() - kinds:  # of 0.3.0, which had no digest: all entries are known
-            raise ValueError(f"it has another entry, {min(found.keys() - kinds)[:40]!r}")
-        found.pop("digest", None)
-        odd = [name for name, kind in kinds.items() if type(found.get(name, kind())) is not kind]
-        odd = odd or [name for name, number in found["versions"].items() if not isinstance(number, str)]
-        odd = odd or [name for name in ("parameters", "flops", "peak_bytes") if found.get(name, 0) < 0]
-        if odd:
-            raise ValueError(f"{odd[0]} is of another type, or negative")
+        if "digest" not in content and content.keys() - kinds:  # of 0.3.0, which had no digest: all entries are known
+            raise ValueError(f"it has another entry, {min(content.keys() - kinds)[:40]!r}")
+        content.pop("digest", None)
+        names = [name for name, kind in kinds.items() if type(content.get(name, kind())) is not kind]
+        names = names or [name for name, number in content["versions"].items() if not isinstance(number, str)]
+        names = names or [name for name in ("parameters", "flops", "peak_bytes") if content.get(name, 0) < 0]
+        if names:
+            raise ValueError(f"{names[0]} is of another type, or negative")
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError) as wrong:
         raise ValueError(f"{FILE} must be written by a trainer, got {path}: {wrong}") from None
-    return found
+    return content

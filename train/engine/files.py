@@ -117,15 +117,15 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
         ValueError: it is no such object. The message quotes nothing of it.
     """
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError(f"{what} must be nested at most {DEEPEST} deep") from None
     except ValueError as broken:
         raise ValueError(f"{what} must be JSON: {broken}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} must hold an object, got a {type(found).__name__}")
-    _require_plain(found, what)
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} must hold an object, got a {type(value).__name__}")
+    _require_plain(value, what)
+    return value
 
 
 def _require_plain(value: Any, what: str, depth: int = 0) -> None:
@@ -167,8 +167,8 @@ def read_sealed(path: Path, most: int | None = None) -> dict[str, Any]:
 
 def with_digest(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a JSON file with a digest of its other entries added, by which a change is noticed."""
-    rest = {name: value for name, value in content.items() if name != "digest"}
-    return {**rest, "digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+    entries = {name: value for name, value in content.items() if name != "digest"}
+    return {**entries, "digest": hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()}
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -191,17 +191,17 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; it names `path`.
     """
-    beside = f".{path.name}.{secrets.randbelow(10**12)}"
+    draft = f".{path.name}.{secrets.randbelow(10**12)}"
     with _open_folder(path.parent) as folder:
-        opened = _open_in(folder, path, NEW, beside)
+        opened = _open_in(folder, path, NEW, draft)
         try:
             with opened as file:
                 yield file
             with _naming(path):
-                os.replace(beside, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=folder)
+                os.unlink(draft, dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -74,10 +74,10 @@ def checked_step(
         spike: largest allowed ratio of the loss to the running median; 0 = no limit.
     """
     accepted = jnp.isfinite(loss) & jnp.isfinite(norm)
-    known = jnp.abs(watch.recent) < NO_LOSS
-    recent = jnp.where(known, watch.recent, NO_LOSS)
+    has_loss = jnp.abs(watch.recent) < NO_LOSS
+    recent = jnp.where(has_loss, watch.recent, NO_LOSS)
     if spike:
-        accepted &= ~((loss > spike * jnp.median(recent)) & known.all())
+        accepted &= ~((loss > spike * jnp.median(recent)) & has_loss.all())
     accepted &= ~watch.halted
     after = Watch(
         ~accepted,
@@ -87,8 +87,8 @@ def checked_step(
         watch.norm + norm,
         jnp.maximum(watch.largest, norm),
     )
-    kept = select(accepted, after, watch)
-    return accepted, kept._replace(halted=~accepted, loss=jnp.where(watch.halted, watch.loss, loss))
+    state = select(accepted, after, watch)
+    return accepted, state._replace(halted=~accepted, loss=jnp.where(watch.halted, watch.loss, loss))
 
 
 def reset_watch(watch: Watch) -> Watch:
@@ -97,9 +97,9 @@ def reset_watch(watch: Watch) -> Watch:
     return watch._replace(steps=zero(watch.steps), norm=zero(watch.norm), largest=zero(watch.largest))
 
 
-def select(condition: Bool[Array, ""], one: Any, other: Any) -> Any:
+def select(condition: Bool[Array, ""], tree: Any, other_tree: Any) -> Any:
     """Return the first tree of arrays where the condition holds, else the second."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other_tree)
 
 
 def gradient_norms(watch: Watch) -> dict[str, float]:
@@ -115,15 +115,15 @@ def position_figures(params: Any) -> dict[str, Float[Array, "3"]]:
     Args:
         params: parameters of the model.
     """
-    found = {}
+    figures = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [str(entry.key) for entry in path]
         if "position" in names:
             name = "/".join(name for name in names if name not in HIDDEN_PATH_PARTS)
             stacked = STACKED in names[: names.index("position")]
             groups = layer_groups(len(leaf)) if stacked else {"": ...}  # a number has no axis
-            found |= {name + group: leaf[layers] for group, layers in groups.items()}
-    return {name: jnp.stack([x.min(), x.mean(), x.max()]) for name, x in found.items() if x.size}
+            figures |= {name + group: leaf[layers] for group, layers in groups.items()}
+    return {name: jnp.stack([x.min(), x.mean(), x.max()]) for name, x in figures.items() if x.size}
 
 
 def layer_groups(layers: int) -> dict[str, slice]:
@@ -148,10 +148,10 @@ def parse_profile(text: str) -> tuple[int, int]:
     Raises:
         ValueError: any other form.
     """
-    found = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
-    if text and not found:
+    match = re.fullmatch(r"([1-9]\d*):([1-9]\d*)", text)
+    if text and not match:
         raise ValueError(f"profile must be STEP:COUNT, two positive numbers, got {text!r}")
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 class Profile:

@@ -204,7 +204,7 @@ def mean_of(
     measure: str, at: At, mean: float, half: float, count: int, outcomes: np.ndarray | None = None, *, log: bool = True
 ) -> Number:
     """Return a mean of so many tokens and half the width of its interval as a number, or as its perplexity."""
-    value, low, high = (perplexity_of(one) if log else one for one in (mean, mean - half, mean + half))
+    value, low, high = (perplexity_of(end) if log else end for end in (mean, mean - half, mean + half))
     return Number(measure=measure, at=at, value=value, low=low, high=high, count=count, log=log, outcomes=outcomes)
 
 
@@ -216,8 +216,8 @@ def aspect(shape: tuple[int, ...], trained: tuple[int, ...]) -> str:
     *frames, height, width = shape
     if frames:
         return "" if shape[1:] == trained[1:] else f"{height} x {width}"
-    both = math.gcd(height, width)
-    return "" if height == width else f"{height // both} x {width // both}"
+    divisor = math.gcd(height, width)
+    return "" if height == width else f"{height // divisor} x {width // divisor}"
 
 
 def require_number(number: Number) -> Number:
@@ -247,12 +247,12 @@ def stored(number: Number) -> dict[str, Any]:
     """Return a number as JSON, without what it does not have."""
     values = {field.name: getattr(number, field.name) for field in dataclasses.fields(number)}
     outcomes = values.pop("outcomes")
-    kept = {name: value for name, value in values.items() if value != DEFAULTS.get(name) and value == value}
+    entries = {name: value for name, value in values.items() if value != DEFAULTS.get(name) and value == value}
     for end in ("low", "high"):
-        if not math.isfinite(kept.get(end, 0.0)):
-            del kept[end]
-    each = "" if outcomes is None else packed(outcomes if number.log else outcomes.astype(bool))
-    return {**kept, **({"each": each} if each else {})}
+        if not math.isfinite(entries.get(end, 0.0)):
+            del entries[end]
+    text = "" if outcomes is None else packed(outcomes if number.log else outcomes.astype(bool))
+    return {**entries, **({"each": text} if text else {})}
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Number)}
@@ -265,11 +265,11 @@ def from_stored(values: Mapping[str, Any]) -> Number:
         ValueError: it has a value that no number has.
         TypeError: it has another field, or lacks one.
     """
-    rest = {name: value for name, value in values.items() if name not in ("each", "at")}
+    fields = {name: value for name, value in values.items() if name not in ("each", "at")}
     at = values.get("at", ())
-    number = require_number(Number(**rest, at=tuple(at) if isinstance(at, list) else at))
-    each = values.get("each", "")
-    outcomes = unpacked_losses(each) if number.log else unpacked_shares(each, number.count)
+    number = require_number(Number(**fields, at=tuple(at) if isinstance(at, list) else at))
+    text = values.get("each", "")
+    outcomes = unpacked_losses(text) if number.log else unpacked_shares(text, number.count)
     if outcomes is not None and not number.log:
         _require_correct(outcomes, round(number.value * number.count / 100))
     return dataclasses.replace(number, outcomes=outcomes)
@@ -280,7 +280,7 @@ def perplexity_of(loss: float) -> float:
     return math.inf if loss > LARGEST_LOG else math.exp(loss)
 
 
-def difference(one: Number, other: Number) -> tuple[float, float] | None:
+def difference(number: Number, other: Number) -> tuple[float, float] | None:
     """Return the difference of two numbers of the same examples, and half the width of its 95 % interval.
 
     `d = x - y`, below it `sqrt(a² + b² - 2rab)` with `a = x - low(x)`, `b = high(y) - y`, above it the same of the
@@ -292,7 +292,7 @@ def difference(one: Number, other: Number) -> tuple[float, float] | None:
     `(exp(x) - exp(y)) / (x - y)`: perplexities are told apart where their losses are.
 
     Args:
-        one: the first number.
+        number: the first number.
         other: the second number, of the same measure.
 
     Returns:
@@ -303,16 +303,16 @@ def difference(one: Number, other: Number) -> tuple[float, float] | None:
         data", Statistics in Medicine 17(22), method 8; Zou and Donner 2008, "Construction of confidence limits about
         effect measures", Statistics in Medicine 27(10).
     """
-    if one.count != other.count:
+    if number.count != other.count:
         return None
-    (x, low, high), (y, low_other, high_other) = map(_mean_and_ends, (one, other))
+    (x, low, high), (y, low_other, high_other) = map(_mean_and_ends, (number, other))
     ends = (x - low, high_other - y), (high - x, y - low_other)
-    r = correlation(one.outcomes, other.outcomes)
-    apart, d = one.value - other.value, x - y
-    slope = apart / d if d else one.value if one.log else 1.0
-    if not all(map(math.isfinite, (apart, *ends[0], *ends[1]))):
-        return apart, math.nan
-    return apart, slope * max(math.sqrt(max(0.0, a * a + b * b - 2 * r * a * b)) for a, b in ends)
+    r = correlation(number.outcomes, other.outcomes)
+    gap, d = number.value - other.value, x - y
+    slope = gap / d if d else number.value if number.log else 1.0
+    if not all(map(math.isfinite, (gap, *ends[0], *ends[1]))):
+        return gap, math.nan
+    return gap, slope * max(math.sqrt(max(0.0, a * a + b * b - 2 * r * a * b)) for a, b in ends)
 
 
 def _mean_and_ends(number: Number) -> tuple[float, float, float]:
@@ -322,10 +322,10 @@ def _mean_and_ends(number: Number) -> tuple[float, float, float]:
     return mean, low, high
 
 
-def correlation(one: np.ndarray | None, other: np.ndarray | None) -> float:
+def correlation(values: np.ndarray | None, other: np.ndarray | None) -> float:
     """Return the correlation of two lists of numbers; 0 where one is missing, constant, or of another length."""
-    if one is None or other is None or len(one) != len(other):
+    if values is None or other is None or len(values) != len(other):
         return 0.0
-    x, y = one - one.mean(), other - other.mean()
+    x, y = values - values.mean(), other - other.mean()
     scale = math.sqrt(float(x @ x) * float(y @ y))
     return float(x @ y) / scale if scale else 0.0

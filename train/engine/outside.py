@@ -57,7 +57,9 @@ def _paths(word: ast.keyword) -> list[str]:
     """Return the paths that one argument of a spec names."""
     if word.arg in NO_PATHS:
         return []
-    texts = [one.value for one in ast.walk(word.value) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    texts = [
+        node.value for node in ast.walk(word.value) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
     return [text for text in texts if word.arg != "tokenizer" or not re.fullmatch(TOKENIZERS, text)]
 
 
@@ -85,21 +87,21 @@ def import_encodings(names: Iterable[str]) -> None:
 
 
 def _imported(module: str, function: str) -> Callable[..., Encoding]:
-    here = os.getcwd()
-    if sys.path[:1] not in ([""], [here]):
-        sys.path.insert(0, here)
+    folder = os.getcwd()
+    if sys.path[:1] not in ([""], [folder]):
+        sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
+        contents = importlib.import_module(module)
     except (Exception, SystemExit) as broken:  # whatever a module does
         if isinstance(broken, ModuleNotFoundError) and f"{module}.".startswith(f"{broken.name}."):
             hint = f"; did you mean {module[:-3]}:{function}?" if module.endswith(".py") else ""
-            raise ValueError(f"pe: there is no module {module!r} in {here} or in the environment{hint}") from None
+            raise ValueError(f"pe: there is no module {module!r} in {folder} or in the environment{hint}") from None
         at = traceback.extract_tb(broken.__traceback__)[-1]
         where = "" if isinstance(broken, SyntaxError) else f" ({at.filename}, line {at.lineno})"
         raise ValueError(f"pe: the module {module!r} fails: {type(broken).__name__}: {broken}{where}") from broken
-    if not hasattr(found, function):
+    if not hasattr(contents, function):
         raise ValueError(f"pe: the module {module!r} has no {function!r}")
-    return getattr(found, function)
+    return getattr(contents, function)
 
 
 def require_working(config: RunConfig) -> None:
@@ -142,9 +144,9 @@ def missing_options(config: RunConfig, data: Collection[str], model: str = "", p
         pe: the encodings that it names.
     """
     needed = missing_files(config, data, model)
-    own = own_encodings(config)
-    if not {*own} <= {*outside_names(pe)}:
-        needed["pe"] = config.pe if outside_names(config.pe) == own else ",".join(own)
+    encodings = own_encodings(config)
+    if not {*encodings} <= {*outside_names(pe)}:
+        needed["pe"] = config.pe if outside_names(config.pe) == encodings else ",".join(encodings)
     return as_options(needed)
 
 
@@ -176,15 +178,15 @@ def require_named(config: RunConfig, folder: Path, data: str = "", model: str = 
     Raises:
         ValueError: naming the option to add; or a given one differs from the run; or raised by `import_encodings`.
     """
-    own = own_encodings(config)
-    if pe and pe not in (*specs_of(config).values(), ",".join(own)):
+    encodings = own_encodings(config)
+    if pe and pe not in (*specs_of(config).values(), ",".join(encodings)):
         raise ValueError(f"pe must be that of the run {folder}, {config.pe!r}, got {pe!r}")
-    for name, given in (("data", data), ("model", model)):
-        if given and given != getattr(config, name, ""):
-            raise ValueError(f"{name} must be that of the run {folder}, {getattr(config, name, '')!r}, got {given!r}")
-    missing = missing_options(config, (data,), model, pe)
-    if missing:
+    for name, value in (("data", data), ("model", model)):
+        if value and value != getattr(config, name, ""):
+            raise ValueError(f"{name} must be that of the run {folder}, {getattr(config, name, '')!r}, got {value!r}")
+    options = missing_options(config, (data,), model, pe)
+    if options:
         files = [getattr(config, "model", ""), config.data if named_paths(config.data) else ""]
-        named = " and ".join(filter(None, (*files, *own)))
-        raise ValueError(f"{folder} was trained {'on' if any(files) else 'with'} {named}; to read it, add {missing}")
-    import_encodings(own)
+        named = " and ".join(filter(None, (*files, *encodings)))
+        raise ValueError(f"{folder} was trained {'on' if any(files) else 'with'} {named}; to read it, add {options}")
+    import_encodings(encodings)

@@ -118,17 +118,17 @@ class Evaluation:
     def scored(self) -> dict[str, dict[int, Number]]:
         """The numbers of the first measure by its name on each part and size or length, without refused ones."""
         name = self.kind.measures[0].name
-        found: dict[str, dict[int, Number]] = {}
+        by_name: dict[str, dict[int, Number]] = {}
         for number in self.first:
-            by_size = found.setdefault(self.kind.part.format(of=number.of) if number.of else name, {})
+            by_size = by_name.setdefault(self.kind.part.format(of=number.of) if number.of else name, {})
             if not number.refused:
                 by_size[number.place] = number
-        return found
+        return by_name
 
     @property
     def scores(self) -> dict[str, dict[int, float]]:
         """The values of `scored`."""
-        return {what: {at: one.value for at, one in by_size.items()} for what, by_size in self.scored.items()}
+        return {what: {at: number.value for at, number in by_size.items()} for what, by_size in self.scored.items()}
 
     @property
     def refused(self) -> dict[int, str]:
@@ -176,7 +176,9 @@ class Evaluation:
         """
         require_comparable(runs)
         first, kind = runs[0], runs[0].kind
-        numbers = lambda run, part: sorted(run.of(kind.measures[0].name, part).values(), key=lambda one: one.place)
+        numbers = lambda run, part: sorted(
+            run.of(kind.measures[0].name, part).values(), key=lambda number: number.place
+        )
         parts = first.parts[:1] if kind.title else first.parts
         panels = {part: [numbers(run, part) for run in runs] for part in parts}
         draw_curves(runs, panels, path, kind, kind.title.format(data=first.data), first.note)
@@ -187,10 +189,10 @@ class Evaluation:
         content = with_digest({**values, "numbers": [stored(number) for number in self.numbers]})
         write_atomic(folder / f"{self.stem}.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
-    def save(self, folder: Path, others: Sequence[Self] = ()) -> None:
-        """Write the JSON file and the figure, with the curves of `others`, too, into the run folder."""
+    def save(self, folder: Path, runs: Sequence[Self] = ()) -> None:
+        """Write the JSON file and the figure, with the curves of `runs`, too, into the run folder."""
         self.store(folder)
-        self.draw([self, *others], folder / f"{self.stem}.png")
+        self.draw([self, *runs], folder / f"{self.stem}.png")
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -209,14 +211,14 @@ class Evaluation:
                 numbers = earlier_numbers(values.pop("rows"), values["trained"], cls.kinds[0].measures)
             else:
                 numbers = map(from_stored, values.pop("numbers"))
-            found = cls(**values, numbers=tuple(map(require_number, numbers)))
-            if not found.numbers:
+            evaluation = cls(**values, numbers=tuple(map(require_number, numbers)))
+            if not evaluation.numbers:
                 raise ValueError("numbers must be at least one, got none")
-            _require_types(found)
-            _require_beside(found, stored_settings(path.parent))
+            _require_types(evaluation)
+            _require_beside(evaluation, stored_settings(path.parent))
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as wrong:
             raise ValueError(f"results must come from an evaluation, got {path}: {wrong}") from None
-        return found
+        return evaluation
 
     @classmethod
     def compare(cls, files: Sequence[Path], to: Path) -> list[Self]:
@@ -232,46 +234,46 @@ def key_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float | int) else f"{value}"
 
 
-def _require_beside(found: Evaluation, config: Mapping[str, Any]) -> None:
+def _require_beside(evaluation: Evaluation, config: Mapping[str, Any]) -> None:
     """Check that an evaluation belongs to the config.json beside it, and was sampled with its settings.
 
     Raises:
         ValueError: it does not, or was not.
     """
-    if found.run and config.get("run", "") not in ("", found.run):
+    if evaluation.run and config.get("run", "") not in ("", evaluation.run):
         raise ValueError("it belongs to another run than the config.json beside it")
-    for name in found.sampled_with:
-        was, now = found.made_by.get(name, ""), key_text(config.get(name, ""))
+    for name in evaluation.sampled_with:
+        was, now = evaluation.made_by.get(name, ""), key_text(config.get(name, ""))
         if was and now and was != now:
             raise ValueError(
                 f"it was measured with {name}={was}, the config.json beside it has {now}: train.evaluate measures again"
             )
 
 
-def caption(found: Evaluation, *lines: str) -> str:
+def caption(evaluation: Evaluation, *lines: str) -> str:
     """Return the text below the table of an evaluation: the note, further lines, and the reasons of refusals."""
-    reasons = sorted({number.refused for number in found.numbers if number.refused})
-    return "\n".join([found.note, *lines, *reasons])
+    reasons = sorted({number.refused for number in evaluation.numbers if number.refused})
+    return "\n".join([evaluation.note, *lines, *reasons])
 
 
-def emphasis(found: Evaluation, size: int) -> str | None:
+def emphasis(evaluation: Evaluation, size: int) -> str | None:
     """Return the style of a row of a table: bold at the trained size or length."""
-    return "bold" if size == found.trained else None
+    return "bold" if size == evaluation.trained else None
 
 
-def _require_types(found: Evaluation) -> None:
+def _require_types(evaluation: Evaluation) -> None:
     """Check that the fields of an evaluation have their declared types.
 
     Raises:
         ValueError: naming the field, its type and the value.
     """
     kinds = {"trained": int, "step": int, "steps": int, "numbers": tuple, "made_by": dict}
-    for name, value in vars(found).items():
+    for name, value in vars(evaluation).items():
         kind = kinds.get(name, str)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{name} must be {kind.__name__}, got {value!r}")
-    if not all(isinstance(value, str) for value in found.made_by.values()):
-        raise ValueError(f"made_by must be texts, got {found.made_by!r}")
+    if not all(isinstance(value, str) for value in evaluation.made_by.values()):
+        raise ValueError(f"made_by must be texts, got {evaluation.made_by!r}")
 
 
 def require_comparable(runs: Sequence[Evaluation]) -> None:
@@ -288,15 +290,15 @@ def require_comparable(runs: Sequence[Evaluation]) -> None:
                 raise ValueError(f"runs in one comparison must share {name}, got {first!r} and {other!r}")
 
 
-def require_same_key(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+def require_same_key(made_by: Mapping[str, str], other: Mapping[str, str]) -> None:
     """Check that numbers were made by the same data, judge and sampling, so that they may stand in one table.
 
     Raises:
         ValueError: naming what differs and both values.
     """
-    for name in {**one, **other}:
-        if one.get(name) != other.get(name):
-            got = " and ".join(key.get(name, "an unknown one") for key in (other, one))
+    for name in {**made_by, **other}:
+        if made_by.get(name) != other.get(name):
+            got = " and ".join(key.get(name, "an unknown one") for key in (other, made_by))
             rule = f"numbers of one table must be made by the same {name}"
             raise ValueError(f"{rule}, got {got}: train.evaluate measures a run again")
 
@@ -310,7 +312,9 @@ def grid(runs: Sequence[Evaluation], numbers: Sequence[Mapping[int, Number]], me
         measure: what they are.
     """
     sizes = sorted({size for by_size in numbers for size in by_size})
-    columns = {size: [one[size].value for one in numbers if size in one and one[size].known] for size in sizes}
+    columns = {
+        size: [by_size[size].value for by_size in numbers if size in by_size and by_size[size].known] for size in sizes
+    }
     best = max if measure.higher else min
     tops = {size: measure.form.format(best(column)) for size, column in columns.items() if column}
     head = [f"**{size}**" if size == runs[0].trained else f"{size}" for size in sizes]

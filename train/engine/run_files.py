@@ -139,10 +139,10 @@ def require_no_run(folder: Path, overwrite: bool) -> bool:
         return True
     if not folder.is_dir():
         return False
-    taken = [path.name for path in folder.iterdir() if path.name != "outcome.json" and _would_be_written(path)]
-    if taken:
+    names = [path.name for path in folder.iterdir() if path.name != "outcome.json" and _would_be_written(path)]
+    if names:
         raise ValueError(
-            f"out must be a folder without {sorted(taken)[0]}, which a run writes, unless it has a run already, "
+            f"out must be a folder without {sorted(names)[0]}, which a run writes, unless it has a run already, "
             f"got {folder}: give another --out"
         )
     return False

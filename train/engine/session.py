@@ -287,8 +287,8 @@ def require_finished(task: Task, config: RunConfig) -> None:
     """
     before, at = task.restarts[-1], written_steps(run_folder(config))[0]
     if task.steps <= before:
-        given = f"{config.budget}={getattr(config, config.budget)}"
-        raise ValueError(f"{config.budget} must be more than the run was trained with, {before:,} steps, got {given}")
+        text = f"{config.budget}={getattr(config, config.budget)}"
+        raise ValueError(f"{config.budget} must be more than the run was trained with, {before:,} steps, got {text}")
     if at < before:
         rule = f"a run takes more {config.budget} once it is finished"
         raise ValueError(
@@ -301,12 +301,12 @@ def keep_results(program: Program, task: Task, config: RunConfig) -> None:
     folder = run_folder(config)
     for path in RunFolder(folder).results():
         try:
-            found = program.results.load(path)
+            evaluation = program.results.load(path)
         except ValueError:  # damaged, or of another run
             continue
-        kept = dataclasses.replace(found, steps=task.steps, run=settings_digest(config))
-        kept.save(folder)
-        if kept.stem != path.stem:
+        update = dataclasses.replace(evaluation, steps=task.steps, run=settings_digest(config))
+        update.save(folder)
+        if update.stem != path.stem:
             path.unlink()
             path.with_suffix(".png").unlink(missing_ok=True)
 
@@ -357,26 +357,26 @@ def evaluate(task: Task, params: Any, step: int, mesh: Mesh, folder: Path, conso
     """Evaluate the parameters of a step, print the tables and write the results into the run folder."""
     begun = time.perf_counter()
     with Heartbeat(console, lambda: f"evaluating · {so_far(time.perf_counter() - begun)}"):
-        found = task.evaluate(params, step=step, mesh=mesh, console=console)
-    publish(found, task.steps, folder, console)
+        evaluations = task.evaluate(params, step=step, mesh=mesh, console=console)
+    publish(evaluations, task.steps, folder, console)
 
 
-def publish(found: Sequence[Evaluation], steps: int, folder: Path, console: Console) -> None:
+def publish(evaluations: Sequence[Evaluation], steps: int, folder: Path, console: Console) -> None:
     """Print the tables, and write the JSON files and one figure into the run folder.
 
     Args:
-        found: the results, one for each extension.
+        evaluations: the results, one for each extension.
         steps: number of the last step of training; results of an earlier one are written beside those of the last.
         folder: run folder.
         console: prints to the user.
     """
-    found = [dataclasses.replace(one, steps=steps, run=digest_of(folder)) for one in found]
-    first, *others = found
+    evaluations = [dataclasses.replace(evaluation, steps=steps, run=digest_of(folder)) for evaluation in evaluations]
+    first, *followers = evaluations
     if is_main_process():
         with working(console, "writing the results"):
-            first.save(folder, others)
-            for one in others:
-                one.store(folder)
-    console.print(*first.tables(found))
-    beside = "".join(f"{one.stem}.json, " for one in others)
-    console.print(f"wrote {beside}{folder / first.stem}.json and .png", markup=False, soft_wrap=True)
+            first.save(folder, followers)
+            for evaluation in followers:
+                evaluation.store(folder)
+    console.print(*first.tables(evaluations))
+    names = "".join(f"{evaluation.stem}.json, " for evaluation in followers)
+    console.print(f"wrote {names}{folder / first.stem}.json and .png", markup=False, soft_wrap=True)

@@ -81,8 +81,8 @@ def load_config(kind: type[Kind], folder: Path) -> Kind:
 
 def _is_newer(version: str) -> bool:
     """Return whether a version is newer than this one; of a copy that was not installed nobody knows."""
-    theirs, own = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, pejax.__version__))
-    return len(own) == 3 and theirs > own
+    theirs, ours = (tuple(map(int, re.findall(r"\d{1,9}", text)[:3])) for text in (version, pejax.__version__))
+    return len(ours) == 3 and theirs > ours
 
 
 def program_of(folder: Path) -> str:
@@ -136,13 +136,13 @@ def from_dict(kind: type[Kind], stored: Mapping[str, Any]) -> Kind:
     late = {name: defaults[name] for name in names_of(kind, "late")}
     stored = {**late, **{name: value for name, value in stored.items() if name not in kind.former}}
     if set(stored) != set(defaults):
-        odd = sorted(set(stored) ^ set(defaults))[0]
-        raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {odd!r}")
+        difference = sorted(set(stored) ^ set(defaults))[0]
+        raise ValueError(f"a stored config must have exactly this program's fields, got a difference in {difference!r}")
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     for name, default in defaults.items():
         value, number = values[name], isinstance(default, float) and type(values[name]) is int
-        alike = type(value) is type(default) and (default != () or all(type(one) is int for one in value))
-        if not alike and not number:
+        is_same_type = type(value) is type(default) and (default != () or all(type(item) is int for item in value))
+        if not is_same_type and not number:
             raise ValueError(f"{name} must be of type {type(default).__name__}, got {value!r}")
     return kind(**values)
 
@@ -158,7 +158,7 @@ def require_same(stored: Kind, config: Kind, also: Collection[str] = ()) -> None
     Raises:
         ValueError: naming the first field that differs and both its values.
     """
-    before, after = ({**dataclasses.asdict(each), **each.weights_settings()} for each in (stored, config))
+    before, after = ({**dataclasses.asdict(source), **source.weights_settings()} for source in (stored, config))
     for name in after:
         if (name in also or name not in names_of(config, "free")) and before[name] != after[name]:
             raise ValueError(

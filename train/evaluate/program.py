@@ -65,8 +65,8 @@ def evaluate_run(folder: Path, options: EvaluateOptions, console: Console) -> bo
     require_rules(options)
     config = run.config
     require_named(config, folder, options.data, options.model, options.pe)
-    given = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
-    changes = {**given, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
+    values = {name: value for name, value in dataclasses.asdict(options).items() if value and name not in OF_COMMAND}
+    changes = {**values, "eval_limit": config.eval_limit if options.eval_limit < 0 else options.eval_limit}
     for name in changes:
         if name not in names_of(made_by.config, "free"):
             raise ValueError(f"runs of train.{config.program} have no {name}, got {name}={changes[name]!r}")
@@ -107,10 +107,10 @@ def compare(folders: Sequence[Path], options: EvaluateOptions) -> Path:
     require_replaceable(to)
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as beside:
-            runs[0].program.results.compare(files, Path(beside) / to.name)
-            for made in sorted(Path(beside).iterdir()):
-                made.replace(to.with_name(made.name))
+        with tempfile.TemporaryDirectory(prefix=".comparison-", dir=to.parent) as scratch:
+            runs[0].program.results.compare(files, Path(scratch) / to.name)
+            for file in sorted(Path(scratch).iterdir()):
+                file.replace(to.with_name(file.name))
     except OSError as refused:
         raise ValueError(f"to must be where files can be written, got {to}: {refused.strerror}") from None
     return to
@@ -135,9 +135,9 @@ def result_files(folders: Sequence[Path], extend: str) -> list[Path]:
     Raises:
         ValueError: a folder without such files.
     """
-    wanted = f"{results_stem(extend)}.json" if extend else "results*.json"
-    files = {folder: RunFolder(folder).results(wanted) for folder in folders}
+    pattern = f"{results_stem(extend)}.json" if extend else "results*.json"
+    files = {folder: RunFolder(folder).results(pattern) for folder in folders}
     for folder, paths in files.items():
         if not paths:
-            raise ValueError(f"a comparison needs run folders with {wanted}, got {folder} without")
+            raise ValueError(f"a comparison needs run folders with {pattern}, got {folder} without")
     return [path for folder in folders for path in files[folder]]

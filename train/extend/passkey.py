@@ -44,7 +44,7 @@ def questions(encode: Callable[[str], list[int]], length: int, count: int) -> li
     """
     rng = np.random.default_rng(SEED)
     filler = encode(FILLER)
-    found = []
+    all_questions = []
     for index in range(count):
         key, depth = int(rng.integers(10_000, 100_000)), (index + 0.5) / count
         begin, hidden, question = encode(BEGIN), encode(HIDDEN.format(key=key)), encode(QUESTION)
@@ -54,7 +54,7 @@ def questions(encode: Callable[[str], list[int]], length: int, count: int) -> li
             raise ValueError(f"lengths must be at least {length - room} for the passkey test, got {length}")
         before = round(depth * (room // len(filler))) * len(filler)
         after = room - before
-        rest = [*filler * (after // len(filler)), *filler[: after % len(filler)]]
-        ids = [*begin, *filler * (before // len(filler)), *hidden, *rest, *question, *answer]
-        found.append(Question(np.asarray(ids, np.int32), len(answer), depth))
-    return found
+        ending = [*filler * (after // len(filler)), *filler[: after % len(filler)]]
+        ids = [*begin, *filler * (before // len(filler)), *hidden, *ending, *question, *answer]
+        all_questions.append(Question(np.asarray(ids, np.int32), len(answer), depth))
+    return all_questions

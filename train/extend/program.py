@@ -47,9 +47,9 @@ from train.extend.results import (
     differences,
     draw,
     markdown,
-    measured,
     open_folder,
     rows_by_name,
+    summarize,
     table,
 )
 from train.lm.evaluate import Reader
@@ -87,7 +87,7 @@ class Plan(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the rows of the table."""
-        return (*self.options.extensions, *(one + SUFFIX for one in self.options.finetuned))
+        return (*self.options.extensions, *(name + SUFFIX for name in self.options.finetuned))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,10 +121,10 @@ def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measur
         ValueError: the model, the text or the folder does not fit.
     """
     path = Path(options.model)
-    own, _ = decoder_source(options.model)
-    trained = own.length
+    decoder, _ = decoder_source(options.model)
+    trained = decoder.length
     lengths = tuple(sorted(set(options.lengths or (trained // 2, trained, 2 * trained))))
-    corpus = retokenized_corpus(load_text(options.data), options.model, own.vocab)
+    corpus = retokenized_corpus(load_text(options.data), options.model, decoder.vocab)
     try:
         windows, _ = evaluation_windows(corpus, lengths[-1], options.windows)
     except ValueError as refused:
@@ -196,32 +196,33 @@ def measure_all(plan: Plan, lines: list[Measured], console: Console) -> list[Mea
     """Measure missing lines one by one, and return all lines that the models of this command have made."""
     models = {name: measured_model(plan, name) for name in plan.names}
     made_by = {name: {**plan.settings, WEIGHTS: model_digest(path)} for name, (path, _) in models.items()}
-    lines = [one for one in lines if one.made_by == made_by.get(one.name)]
+    lines = [line for line in lines if line.made_by == made_by.get(line.name)]
     rows = rows_by_name(lines, plan.names, plan.lengths)
-    missing = {
-        name: [length for length, one in zip(plan.lengths, row, strict=True) if one is None]
+    gaps = {
+        name: [length for length, line in zip(plan.lengths, row, strict=True) if line is None]
         for name, row in zip(plan.names, rows, strict=True)
     }
     work = lambda length: len(plan.windows) * length + len(plan.questions.get(length, ())) * length
-    total = sum(work(length) for lengths in missing.values() for length in lengths)
+    total = sum(work(length) for lengths in gaps.values() for length in lengths)
     mesh = make_mesh(0, "", len(plan.windows))
     with Evaluating(console, max(1, total)) as progress:
-        for name, lengths in missing.items():
+        for name, lengths in gaps.items():
             if not lengths:
                 continue
             try:
                 subject = Loaded(*models[name], plan.options.dtype, mesh)
             except ValueError as refused:
                 why = " ".join(str(refused).split())
-                found = [Measured(name, length, refused=why) for length in lengths]
+                measurements = [Measured(name, length, refused=why) for length in lengths]
             else:
-                found = measure(subject, plan, name, lengths, mesh, progress)
-            for one in found:
-                one = dataclasses.replace(one, made_by=made_by[name])
-                add(plan.folder, one)
-                lines.append(one)
-                if not console.is_terminal and not one.refused:
-                    console.print(f"{name} · {one.length:,} tokens · perplexity {one.perplexity:.2f} · {one.seconds} s")
+                measurements = measure(subject, plan, name, lengths, mesh, progress)
+            for measurement in measurements:
+                measurement = dataclasses.replace(measurement, made_by=made_by[name])
+                add(plan.folder, measurement)
+                lines.append(measurement)
+                if not console.is_terminal and not measurement.refused:
+                    at = f"{measurement.length:,} tokens · perplexity {measurement.perplexity:.2f}"
+                    console.print(f"{name} · {at} · {measurement.seconds} s")
     return lines
 
 
@@ -241,12 +242,12 @@ def measure(
         begun = time.perf_counter()
         losses = reader.all(plan.windows[:, -length - 1 :])
         seconds = time.perf_counter() - begun
-        found = []
+        hits = []
         for question in plan.questions.get(length, ()):
             said = np.asarray(read(params, question.ids[None], count=question.answer))[0]
-            found.append(bool((said == question.ids[-question.answer :]).all()))
+            hits.append(bool((said == question.ids[-question.answer :]).all()))
             progress(length, f"{name} · pass keys in {length:,} tokens")
-        yield measured(name, length, losses, found, seconds)
+        yield summarize(name, length, losses, hits, seconds)
 
 
 def publish(plan: Plan, lines: list[Measured], console: Console) -> None:
@@ -254,9 +255,9 @@ def publish(plan: Plan, lines: list[Measured], console: Console) -> None:
     rows = rows_by_name(lines, plan.names, plan.lengths)
     title = f"{Path(plan.options.model).name}, trained at {plan.trained:,} tokens, on {plan.options.data}"
     console.print(table(rows, plan.names, plan.lengths, title, plan.options.passkey))
-    apart = differences(rows, plan.names)
-    if apart:
-        console.print(f"{DIFFERENCES}:", *apart, sep="\n", markup=False)
+    comparisons = differences(rows, plan.names)
+    if comparisons:
+        console.print(f"{DIFFERENCES}:", *comparisons, sep="\n", markup=False)
     write_atomic(plan.folder / "results.md", markdown(rows, plan.names, plan.lengths, title, plan.options.passkey))
     draw(rows, plan.trained, plan.folder / "results.png", title, plan.note)
     console.print(f"wrote {plan.folder}/results.md and .png")

@@ -76,12 +76,12 @@ class Measured:
         return perplexity_of(float(np.mean(self.last)))
 
 
-def measured(name: str, length: int, losses: np.ndarray, found: Sequence[bool], seconds: float) -> Measured:
+def summarize(name: str, length: int, losses: np.ndarray, keys: Sequence[bool], seconds: float) -> Measured:
     """Return the means of the losses `(windows, N)` of one extension at one length."""
     wide = losses.astype(np.float64)
     parts = [float(part.mean()) for part in np.array_split(wide, min(PARTS, length), axis=1)]
     means = lambda x: tuple(map(float, x.mean(axis=1)))
-    return Measured(name, length, means(wide), means(wide[:, -LAST:]), tuple(parts), tuple(found), round(seconds, 1))
+    return Measured(name, length, means(wide), means(wide[:, -LAST:]), tuple(parts), tuple(keys), round(seconds, 1))
 
 
 def open_folder(folder: Path, settings: dict[str, Any], say: Callable[[str], object]) -> list[Measured]:
@@ -107,7 +107,7 @@ def open_folder(folder: Path, settings: dict[str, Any], say: Callable[[str], obj
                     f"{folder} holds measurements with {key}={stored.get(key)!r}, this command has {key}={value!r}: "
                     "give another --out"
                 )
-    elif any(one.name != ".lock" for one in folder.iterdir()):
+    elif any(file.name != ".lock" for file in folder.iterdir()):
         raise ValueError(f"out must be a new folder or one of train.extend, got {folder}")
     write_atomic(place, json.dumps(settings, indent=2) + "\n")
     path = folder / LINES
@@ -130,31 +130,31 @@ def _read(line: dict[str, Any]) -> Measured:
     return Measured(**values)
 
 
-def add(folder: Path, one: Measured) -> None:
+def add(folder: Path, measurement: Measured) -> None:
     """Append a line."""
     path = folder / LINES
     begun = read_text(path) if path.exists() else ""
     with appended_file(path) as lines:
         lines.write(b"\n" if begun and not begun.endswith("\n") else b"")
-        lines.write(f"{json.dumps(with_digest(dataclasses.asdict(one)))}\n".encode())
+        lines.write(f"{json.dumps(with_digest(dataclasses.asdict(measurement)))}\n".encode())
 
 
 def rows_by_name(
     lines: Sequence[Measured], names: Sequence[str], lengths: Sequence[int]
 ) -> list[list[Measured | None]]:
     """Return the measurements of these names at these lengths, the newest of each; None = not measured."""
-    found = {(one.name, one.length): one for one in lines}
-    return [[found.get((name, length)) for length in lengths] for name in names]
+    by_place = {(measurement.name, measurement.length): measurement for measurement in lines}
+    return [[by_place.get((name, length)) for length in lengths] for name in names]
 
 
-def cells(one: Measured | None) -> str:
+def cells(measurement: Measured | None) -> str:
     """Return the perplexities of all and of the last tokens, and the keys found, as one cell of a table."""
-    if one is None:
+    if measurement is None:
         return ""
-    if one.refused:
+    if measurement.refused:
         return "refused"
-    keys = f" · {sum(one.found)}/{len(one.found)}" if one.found else ""
-    return f"{one.perplexity:.2f} · {one.last_perplexity:.2f}{keys}"
+    keys = f" · {sum(measurement.found)}/{len(measurement.found)}" if measurement.found else ""
+    return f"{measurement.perplexity:.2f} · {measurement.last_perplexity:.2f}{keys}"
 
 
 def differences(rows: Sequence[Sequence[Measured | None]], names: Sequence[str]) -> list[str]:
@@ -164,10 +164,18 @@ def differences(rows: Sequence[Sequence[Measured | None]], names: Sequence[str])
     """
     lines = []
     for name, row in zip(names[1:], rows[1:], strict=True):
-        both = [(one, first) for one, first in zip(row, rows[0], strict=True) if one and first and one.losses]
-        pairs = [(one.length, difference(one.number, first.number)) for one, first in both if first.losses]
-        told = [f"{d[0]:+.2f} ±{d[1]:.2f} at {length:,}" for length, d in pairs if d and not math.isnan(d[1])]
-        lines += [f"{name} against {names[0]}: {' · '.join(told)}"] if told else []
+        matches = [
+            (measurement, first)
+            for measurement, first in zip(row, rows[0], strict=True)
+            if measurement and first and measurement.losses
+        ]
+        pairs = [
+            (measurement.length, difference(measurement.number, first.number))
+            for measurement, first in matches
+            if first.losses
+        ]
+        texts = [f"{d[0]:+.2f} ±{d[1]:.2f} at {length:,}" for length, d in pairs if d and not math.isnan(d[1])]
+        lines += [f"{name} against {names[0]}: {' · '.join(texts)}"] if texts else []
     return lines
 
 
@@ -180,10 +188,10 @@ def caption(passkey: int) -> str:
 def table(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
           passkey: int) -> Table:  # fmt: skip
     """Return the table for the terminal."""
-    made = Table("extension", *(f"{length:,} tokens" for length in lengths), title=title, caption=caption(passkey))
+    result = Table("extension", *(f"{length:,} tokens" for length in lengths), title=title, caption=caption(passkey))
     for name, row in zip(names, rows, strict=True):
-        made.add_row(name, *map(cells, row))
-    return made
+        result.add_row(name, *map(cells, row))
+    return result
 
 
 def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], lengths: Sequence[int], title: str,
@@ -193,10 +201,15 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
     lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(lengths)}"]
     labels = map(escape_markdown, names)
     lines += [f"| {label} | {' | '.join(map(cells, row))} |" for label, row in zip(labels, rows, strict=True)]
-    refused = {one.refused: one.name for row in rows for one in row if one is not None and one.refused}
+    refused = {
+        measurement.refused: measurement.name
+        for row in rows
+        for measurement in row
+        if measurement is not None and measurement.refused
+    }
     notes = [f"- {escape_markdown(f'{name}: {why}')}" for why, name in refused.items()]
-    apart = [f"- {escape_markdown(line)}" for line in differences(rows, names)]
-    notes += ["", f"{DIFFERENCES}:", "", *apart] if apart else []
+    comparisons = [f"- {escape_markdown(line)}" for line in differences(rows, names)]
+    notes += ["", f"{DIFFERENCES}:", "", *comparisons] if comparisons else []
     head = [f"# {escape_markdown(title)}", "", f"{caption(passkey)}.", ""]
     return "\n".join([*head, *lines, *([""] if notes else []), *notes, ""])
 
@@ -205,31 +218,32 @@ def markdown(rows: Sequence[Sequence[Measured | None]], names: Sequence[str], le
 def draw(rows: Sequence[Sequence[Measured | None]], trained: int, path: Path, title: str, note: str) -> None:
     """Write the figure: perplexity against length, and loss by position at the longest length."""
     figure = Figure(figsize=(11.0, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    length_axes, position_axes = figure.subplots(1, 2)
     for number, row in enumerate(rows):
-        known = [one for one in row if one is not None and not one.refused]
-        if not known:
+        points = [point for point in row if point is not None and not point.refused]
+        if not points:
             continue
         color, line, marker = numbered(number)
-        style = {"color": COLORS[color], "linestyle": line, "label": known[0].name}
-        left.plot([one.length for one in known], [one.perplexity for one in known], marker=marker, **style)
-        longest = known[-1]
+        style = {"color": COLORS[color], "linestyle": line, "label": points[0].name}
+        perplexities = [point.perplexity for point in points]
+        length_axes.plot([point.length for point in points], perplexities, marker=marker, **style)
+        longest = points[-1]
         if longest is row[-1]:
             count = len(longest.by_position)
-            right.plot((np.arange(count) + 0.5) * longest.length / count, longest.by_position, **style)
-    left.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token")
-    lengths = sorted({one.length for row in rows for one in row if one is not None})
-    left.set_xticks(lengths, [f"{length:,}" for length in lengths])
-    left.minorticks_off()
-    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    left.yaxis.set_major_formatter(StrMethodFormatter("{x:,.3g}"))
-    right.xaxis.set_major_locator(MaxNLocator(5))
-    right.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    right.set(xlabel=f"position in {max(lengths):,} tokens", ylabel="loss (nats)", title="loss by position")
-    left.set_title("perplexity by length")
+            position_axes.plot((np.arange(count) + 0.5) * longest.length / count, longest.by_position, **style)
+    length_axes.set(xscale="log", yscale="log", xlabel="context length (tokens)", ylabel="perplexity per token")
+    lengths = sorted({point.length for row in rows for point in row if point is not None})
+    length_axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    length_axes.minorticks_off()
+    length_axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    length_axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.3g}"))
+    position_axes.xaxis.set_major_locator(MaxNLocator(5))
+    position_axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    position_axes.set(xlabel=f"position in {max(lengths):,} tokens", ylabel="loss (nats)", title="loss by position")
+    length_axes.set_title("perplexity by length")
     figure.suptitle(title)
-    for axes in (left, right):
+    for axes in (length_axes, position_axes):
         axes.axvline(trained, color="0.5", linestyle="-.", linewidth=1, label="trained length")
         axes.grid(alpha=0.3)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    figure.legend(*length_axes.get_legend_handles_labels(), loc="outside right upper", frameon=False)
     write_figure(figure, path, note)

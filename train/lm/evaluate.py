@@ -84,13 +84,13 @@ def evaluate(
                 measures = (PERPLEXITY, GAIN) if length > trained else (PERPLEXITY,)
                 numbers += [Number(measure=measure, at=length, refused=refused[length]) for measure in measures]
             else:
-                numbers += measured(reader, regions, length, trained, beyond, sliding)
-    found = PerplexityResults(
+                numbers += measure_length(reader, regions, length, trained, beyond, sliding)
+    evaluation = PerplexityResults(
         name=config.pe + (f", from {config.init.rstrip('/').split('/')[-1]}" if config.init else ""),
         data=config.data, trained=trained, step=step, extend=config.extend, note=corpus.note, numbers=tuple(numbers),
         made_by={"data": corpus.identity},
     )  # fmt: skip
-    return [found]
+    return [evaluation]
 
 
 def evaluation_regions(config: TextConfig, corpus: Corpus) -> np.ndarray:
@@ -144,11 +144,11 @@ class Reader:
         for start in range(0, len(flat), batch):
             parts.append(read(self.params, put_batch(padded[start : start + batch], self.mesh, axes=EVALUATED)))
             self.progress(min(batch, len(flat) - start) * (size - 1), f"{size - 1} tokens")
-        found = np.concatenate([np.asarray(part) for part in parts])[: len(flat)]
-        return found.reshape(*lead, *found.shape[1:])
+        outputs = np.concatenate([np.asarray(part) for part in parts])[: len(flat)]
+        return outputs.reshape(*lead, *outputs.shape[1:])
 
 
-def measured(
+def measure_length(
     reader: Reader, regions: np.ndarray, length: int, trained: int, beyond: np.ndarray, sliding: np.ndarray | None
 ) -> list[Number]:
     """Return the numbers at one length.

@@ -56,19 +56,21 @@ class PerplexityResults(results.Evaluation):
         names = f"beyond {self.trained}", f"last {self.trained} only"
         heads = ("length", "times", "all tokens, 95 %", *names, "gain, nats")
         text = "{} and {}: means over the tokens that have more than {} before them, {:,} at length {}"
-        compared = [text.format(*names, self.trained, one.count, at) for at, one in beyond.items()]
+        compared = [text.format(*names, self.trained, number.count, at) for at, number in beyond.items()]
         table = Table(*heads, title=title, caption=results.caption(self, *compared[-1:]))
-        for at, one in self.of(PERPLEXITY).items():
-            cells = [f"{at}", f"{one.place / self.trained:g}"]
-            if one.refused:
+        for at, number in self.of(PERPLEXITY).items():
+            cells = [f"{at}", f"{number.place / self.trained:g}"]
+            if number.refused:
                 table.add_row(*cells, "refused")
                 continue
-            interval = f"{one.low:.2f} to {one.high:.2f}" if math.isfinite(one.half) else "no interval: one region"
-            cells += [f"{one.value:.3f}, {interval}"]
+            interval = (
+                f"{number.low:.2f} to {number.high:.2f}" if math.isfinite(number.half) else "no interval: one region"
+            )
+            cells += [f"{number.value:.3f}, {interval}"]
             if at in beyond:
                 half = f" ±{gain[at].half:.4f}" if math.isfinite(gain[at].half) else ""
                 cells += [f"{beyond[at].value:.3f}", f"{sliding[at].value:.3f}", f"{gain[at].value:+.4f}{half}"]
-            table.add_row(*cells, style=results.emphasis(self, one.place))
+            table.add_row(*cells, style=results.emphasis(self, number.place))
         return table
 
     @classmethod

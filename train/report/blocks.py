@@ -162,7 +162,7 @@ def capital(text: str) -> str:
 
 def plots(section: Section) -> list[Plot]:
     """Return all plots of a section and its subsections, in order."""
-    found = []
+    all_plots = []
     for block in section.blocks:
-        found += plots(block) if isinstance(block, Section) else [block] if isinstance(block, Plot) else []
-    return found
+        all_plots += plots(block) if isinstance(block, Section) else [block] if isinstance(block, Plot) else []
+    return all_plots

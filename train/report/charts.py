@@ -89,7 +89,7 @@ def styles(style: LineStyle) -> tuple[int, int, int]:
     return style.color, DASHES.index(style.dash), MARKERS.index(style.marker)
 
 
-def drawn(plot: Plot, *, narrow: bool) -> Chart:
+def draw_chart(plot: Plot, *, narrow: bool) -> Chart:
     """Return a plot as it is drawn on a wide or a narrow screen."""
     if plot.kind == "strips":
         return _strips(plot, narrow)
@@ -97,15 +97,15 @@ def drawn(plot: Plot, *, narrow: bool) -> Chart:
     width, height = (400.0, 330.0) if narrow else (480.0, 420.0) if square else (860.0, 420.0)
     top, bottom, right = 16.0, height - 48.0, width - 14.0
     values = [p.y for c in plot.curves for p in c.drawn]
-    others = [p.x for c in plot.curves for p in c.points]
-    both = others if square else []  # the two axes of a square plot are alike
-    y = _scale(plot.y, [*values, *both, *_ends(plot, values)], bottom, top, True)
-    y_ticks = _thinned(_named(y, plot.y.ticks or _ticks(y)), 18.0, None)
+    x_values = [p.x for c in plot.curves for p in c.points]
+    shared_values = x_values if square else []  # the two axes of a square plot are alike
+    y = _scale(plot.y, [*values, *shared_values, *_ends(plot, values)], bottom, top, True)
+    y_ticks = _thin(_name_ticks(y, plot.y.ticks or _ticks(y)), 18.0, None)
     left = 28.0 + CHARACTER * max(len(text) for _, text in y_ticks)
-    x = y._replace(start=left, end=right) if square else _scale(plot.x, others, left, right, False)
+    x = y._replace(start=left, end=right) if square else _scale(plot.x, x_values, left, right, False)
     frame = Frame(width, height, left, top, right, bottom)
     mark = _mark(plot, x, frame)
-    x_ticks = _thinned(_named(x, plot.x.ticks or _ticks(x)), 34.0, mark[0] if mark else None)
+    x_ticks = _thin(_name_ticks(x, plot.x.ticks or _ticks(x)), 34.0, mark[0] if mark else None)
     lines = tuple(_line(plot, curve, x, y) for curve in plot.curves)
     diagonal = f"M{x(x.low)} {y(x.low)}L{x(x.high)} {y(x.high)}" if square else ""
     return Chart(plot.kind, frame, x_ticks, y_ticks, lines, mark, diagonal)
@@ -134,26 +134,26 @@ def _ends(plot: Plot, values: Sequence[float]) -> Iterable[float]:
 def _scale(axis: Axis, values: Sequence[float], start: float, end: float, room: bool) -> Scale:
     low, high = min(values), max(values)
     log = bool(axis.log) and low > 0
-    apart = high - low > EQUAL * max(abs(low), abs(high))
+    spread = high - low > EQUAL * max(abs(low), abs(high))
     if log:
-        pad = (high / low) ** 0.04 if apart else 1.5
+        pad = (high / low) ** 0.04 if spread else 1.5
         return Scale(low / pad, high * pad, start, end, True)
-    pad = 0.04 * (high - low) if apart else 0.5 * abs(high) or 0.5
-    return Scale(low - pad if room or not apart else low - pad / 2, high + pad, start, end, False)
+    pad = 0.04 * (high - low) if spread else 0.5 * abs(high) or 0.5
+    return Scale(low - pad if room or not spread else low - pad / 2, high + pad, start, end, False)
 
 
 def _ticks(scale: Scale) -> list[float]:
     if not scale.log:
-        found = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(scale.low, scale.high)
+        ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(scale.low, scale.high)
     else:
         decades = math.log10(scale.high / scale.low)
         subs = (1.0,) if decades > 4 else (1.0, 2.0, 5.0) if decades > 0.7 else tuple(map(float, range(1, 10)))
-        found = LogLocator(base=10, subs=subs, numticks=20).tick_values(scale.low, scale.high)
-    inside = [float(tick) for tick in found if scale.low <= tick <= scale.high]
+        ticks = LogLocator(base=10, subs=subs, numticks=20).tick_values(scale.low, scale.high)
+    inside = [float(tick) for tick in ticks if scale.low <= tick <= scale.high]
     return inside or [float(f"{scale.low:.2g}"), float(f"{scale.high:.2g}")]
 
 
-def _named(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
+def _name_ticks(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
     """Return the pixel and the text of ticks: of a linear scale all with as many digits as tell them apart."""
     step = min((abs(b - a) for a, b in itertools.pairwise(ticks)), default=0.0)
     digits = max(0, min(8, 1 - math.floor(math.log10(step)))) if step > 0 else 0
@@ -164,13 +164,13 @@ def _named(scale: Scale, ticks: Sequence[float]) -> list[tuple[float, str]]:
     return [(scale(tick), text) for tick, text in zip(ticks, texts, strict=True)]
 
 
-def _thinned(ticks: list[tuple[float, str]], gap: float, kept: float | None) -> tuple[tuple[float, str], ...]:
-    """Leave out ticks that are closer than the gap to another; `kept` is the pixel of the one that stays."""
-    found = [tick for tick in ticks if kept is not None and abs(tick[0] - kept) < 0.5]
+def _thin(ticks: list[tuple[float, str]], gap: float, mark: float | None) -> tuple[tuple[float, str], ...]:
+    """Leave out ticks that are closer than the gap to another; `mark` is the pixel of the one that stays."""
+    selection = [tick for tick in ticks if mark is not None and abs(tick[0] - mark) < 0.5]
     for tick in ticks:
-        if all(abs(tick[0] - other[0]) >= gap for other in found):
-            found.append(tick)
-    return tuple(sorted(found))
+        if all(abs(tick[0] - other[0]) >= gap for other in selection):
+            selection.append(tick)
+    return tuple(sorted(selection))
 
 
 def _line(plot: Plot, curve: Curve, x: Scale, y: Scale) -> Line:
@@ -180,8 +180,8 @@ def _line(plot: Plot, curve: Curve, x: Scale, y: Scale) -> Line:
     forth, back = ([f"{x(p.x)} {y(end(p))}" for p in banded] for end in (lambda p: p.high, lambda p: p.low))
     band = f"M{'L'.join([*forth, *back[::-1]])}Z" if len(banded) > 1 else ""
     seeds = tuple((x(p.x), y(p.y), p.text) for p in curve.seeds)
-    few = points if plot.dots else points[:: max(1, len(points) // 6)]
-    return Line(curve.label, curve.style, *styles(curve.style), path, band, tuple(few), seeds, 0.0)
+    dots = points if plot.dots else points[:: max(1, len(points) // 6)]
+    return Line(curve.label, curve.style, *styles(curve.style), path, band, tuple(dots), seeds, 0.0)
 
 
 def _strips(plot: Plot, narrow: bool) -> Chart:
@@ -195,5 +195,5 @@ def _strips(plot: Plot, narrow: bool) -> Chart:
         marks = tuple((x(p.x), round(top + 10.0 + LANE * p.y, 1), p.text) for p in curve.points)
         color, dash, _ = styles(curve.style)
         lines.append(Line(curve.label, curve.style, color, dash, 0, "", "", marks, (), round(top, 1)))
-    x_ticks = tuple(_named(x, _ticks(x)))
+    x_ticks = tuple(_name_ticks(x, _ticks(x)))
     return Chart("strips", frame, x_ticks, (), tuple(lines), None, "")

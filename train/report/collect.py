@@ -46,34 +46,36 @@ def collect(folders: Sequence[Path]) -> Found:
         if not folder.is_dir():
             kind = "a file" if folder.exists() else "nothing"
             raise ValueError(f"a report needs folders with runs, got {kind} at {folder}")
-    found, seen = Found([], []), set[str]()
-    others: dict[Path, list[Left]] = {}  # by the folder that they are in
-    note = lambda path, why: others.setdefault(path.parent, []).append(Left(f"{path}", why))
+    collection, seen = Found([], []), set[str]()
+    by_folder: dict[Path, list[Left]] = {}  # by the folder that the items are in
+    note = lambda path, why: by_folder.setdefault(path.parent, []).append(Left(f"{path}", why))
     for folder in folders:
         for place in places(folder, note, seen):
             inside: list[Left] = []
             try:
-                if not _read(place, found.runs, inside):
+                if not _read(place, collection.runs, inside):
                     note(place.path, "no run folder of a trainer: no config.json")
             except OSError as refused:
                 inside.append(Left(f"{place.path}", f"cannot be read: {refused.strerror or refused}"))
-            _extend(found.left, inside, place.path)
-    for parent, left in others.items():
-        _extend(found.left, left, parent)
-    return found
+            _extend(collection.left, inside, place.path)
+    for parent, omissions in by_folder.items():
+        _extend(collection.left, omissions, parent)
+    return collection
 
 
-def _extend(left: list[Left], more: list[Left], folder: Path) -> None:
+def _extend(omissions: list[Left], additions: list[Left], folder: Path) -> None:
     """Add the omissions in a folder; of many items, some and the number of the others."""
-    left += more[:NAMED]
-    if len(more) > NAMED:
-        left.append(Left(f"{len(more) - NAMED:,} more in {folder}", f"the last: {more[-1].why}"))
+    omissions += additions[:NAMED]
+    if len(additions) > NAMED:
+        omissions.append(Left(f"{len(additions) - NAMED:,} more in {folder}", f"the last: {additions[-1].why}"))
 
 
-def _read(place: Place, runs: list[Run], left: list[Left]) -> bool:
+def _read(place: Place, runs: list[Run], omissions: list[Left]) -> bool:
     """Read one folder: a run, a comparison, or what they are in; return whether it is one of these."""
     path, compared = place.path, COMPARISON in place.names
-    leave: Leave = lambda what, why: left.append(Left(f"{what}", " ".join(f"{why}".replace(f"{path}/", "").split())))
+    leave: Leave = lambda what, why: omissions.append(
+        Left(f"{what}", " ".join(f"{why}".replace(f"{path}/", "").split()))
+    )
     if compared:
         runs += read_lines(path, leave)
     if RUN in place.names:
@@ -110,7 +112,7 @@ def _read_run(place: Place, runs: list[Run], leave: Leave) -> None:
     if not names:
         leave(folder, unfinished(place))
     if scored:
-        metrics, made_with = _beside(folder, max(one.step for one in scored), leave)
+        metrics, made_with = _beside(folder, max(evaluation.step for evaluation in scored), leave)
         for file in sorted(_expected(config, folder) - place.names):
             leave(folder / file, "missing, although such a run writes it")
         comparison = folder.parent.parent if OUTCOME in place.names else None
@@ -146,11 +148,11 @@ def _evaluation(name: str, path: Path) -> Evaluation:
     """
     if is_file(path) and os.lstat(path).st_size > RESULTS:
         raise ValueError(f"results must have at most {RESULTS:,} bytes, got {os.lstat(path).st_size:,}")
-    found = program(name).results.load(path)
-    require_sound(found)
-    if found.unfinished:
-        raise ValueError(f"measured at step {found.step}, before the end of training at step {found.steps}")
-    return require_finite(found)
+    evaluation = program(name).results.load(path)
+    require_sound(evaluation)
+    if evaluation.unfinished:
+        raise ValueError(f"measured at step {evaluation.step}, before the end of training at step {evaluation.steps}")
+    return require_finite(evaluation)
 
 
 def _expected(config: RunConfig, folder: Path) -> set[str]:

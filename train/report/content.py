@@ -11,12 +11,12 @@ from train.report.blocks import Axis, Cell, Curve, Document, Plot, Point, Sectio
 from train.report.costs import costs_table
 from train.report.groups import Group, Series, differences, seeds_text
 from train.report.inside import entropy_section, learned_section
-from train.report.leads import on_weights, paired
+from train.report.leads import on_weights, seed_difference
 from train.report.outcome import outcome
 from train.report.probe_file import Probe
 from train.report.published import published_section
 from train.report.records import Left
-from train.report.texts import cleaned
+from train.report.texts import clean
 from train.report.training import training_plots
 
 TITLE = "Results of positional encodings"
@@ -58,7 +58,7 @@ def document(material: Material) -> Document:
     groups = material.groups
     runs = {run.place for group in groups for series in group.series for run in series.runs}
     count = lambda n, what: f"{n} {what}" + ("" if n == 1 else "s")
-    told = [(f"{group.title}: " if len(groups) > 1 else "") + outcome(group) for group in groups[:OUTCOMES]]
+    outcomes = [(f"{group.title}: " if len(groups) > 1 else "") + outcome(group) for group in groups[:OUTCOMES]]
     lead = (
         f"{count(len(runs), 'run')} in {count(len(groups), 'section')}, read from {', '.join(material.folders)}; "
         f"{count(len(material.left), 'item')} left out. Runs that differ in data, trained size, model or budget are in "
@@ -67,21 +67,21 @@ def document(material: Material) -> Document:
     sections = [_group_section(material, number) for number in range(len(groups))]
     sections += [_left_section(material), _runs_section(material)]
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
-    return cleaned(Document(TITLE, tuple(told), lead, tuple(sections), f"Made {material.made} with {made_with}."))
+    return clean(Document(TITLE, tuple(outcomes), lead, tuple(sections), f"Made {material.made} with {made_with}."))
 
 
 def _group_section(material: Material, number: int) -> Section:
     group, name = material.groups[number], f"s{number + 1}"
-    told = [outcome(group)] if number or material.groups[1:] else []  # of a single section, it is at the top
-    blocks: list[Any] = [*told, _note(group)]
+    sentences = [outcome(group)] if number or material.groups[1:] else []  # of a single section, it is at the top
+    blocks: list[Any] = [*sentences, _note(group)]
     if number:
-        apart = differences(group, material.groups[0])
-        told = [f"{key} is {value!r} here and {other!r} there" for key, (value, other) in apart.items()]
+        settings = differences(group, material.groups[0])
+        sentences = [f"{key} is {value!r} here and {other!r} there" for key, (value, other) in settings.items()]
         first = material.groups[0].title
         if group.key.program != material.groups[0].key.program:
             blocks.append(f"Not comparable with the section “{first}”, which is of another kind.")
-        elif told:
-            blocks.append(f"Not comparable with the section “{first}”: {'; '.join(told)}.")
+        elif sentences:
+            blocks.append(f"Not comparable with the section “{first}”: {'; '.join(sentences)}.")
     for place, what in enumerate(group.measures):
         blocks += [_curves(group, what, f"{name}-{place + 1}", name), _means(group, what), _pairs(group, what)]
     trained = training_plots(group, name)
@@ -98,11 +98,11 @@ def _group_section(material: Material, number: int) -> Section:
 
 
 def _note(group: Group) -> str:
-    most = max(len(one.seeds) for one in group.series)
+    most = max(len(series.seeds) for series in group.series)
     text = f"{group.key.note.rstrip('.')}. " if group.key.note else ""
     if most == 1:
         text += "One seed per encoding: there are no intervals over seeds, and small differences mean nothing."
-        if any(group.as_trained(one) for one in group.series):
+        if any(group.as_trained(series) for series in group.series):
             text += (
                 f" The same weights with and without an extension are compared by the interval of the {group.examples}."
             )
@@ -115,7 +115,7 @@ def _note(group: Group) -> str:
 
 def _curves(group: Group, what: str, file: str, scope: str) -> Plot:
     kind, sizes = group.key.kind, tuple(float(size) for size in group.sizes(what))
-    curves = tuple(_curve(group, one, what) for one in group.series if what in one.means)
+    curves = tuple(_curve(group, series, what) for series in group.series if what in series.means)
     of_text, side = kind.log, f"{kind.at}, {kind.unit}"
     trained = group.key.trained
     better = "higher" if group.higher else "lower"
@@ -153,26 +153,26 @@ def _point(label: str, size: int, mean: Mean, unit: str) -> Point:
 def _means(group: Group, what: str) -> Table:
     sizes, trained = group.sizes(what), group.key.trained
     best = max if group.higher else min
-    measured = [one.means.get(what, {}) for one in group.series]
+    measured = [series.means.get(what, {}) for series in group.series]
     tops = {size: best(by_size[size].mean for by_size in measured if size in by_size) for size in sizes}
 
-    def cell(one: Series, size: int) -> Cell:
-        mean = one.means.get(what, {}).get(size)
+    def cell(series: Series, size: int) -> Cell:
+        mean = series.means.get(what, {}).get(size)
         if mean is None:
-            return Cell("refused" if size in one.refused else "", None)
-        fewer = f" ({mean.seeds} of {len(one.seeds)})" if mean.seeds < len(one.seeds) else ""
+            return Cell("refused" if size in series.refused else "", None)
+        fewer = f" ({mean.seeds} of {len(series.seeds)})" if mean.seeds < len(series.seeds) else ""
         return Cell(cell_text(mean) + fewer, mean.mean, mean.mean == tops[size])
 
     rows = tuple(
-        (Cell(one.label), Cell(seeds_text(one.seeds), len(one.seeds)), *(cell(one, size) for size in sizes))
-        for one in group.series
-        if what in one.means
+        (Cell(series.label), Cell(seeds_text(series.seeds), len(series.seeds)), *(cell(series, size) for size in sizes))
+        for series in group.series
+        if what in series.means
     )
     note = " The best of each column is in bold."
-    for one in group.series:
-        if one.refused:
-            lengths = ", ".join(f"{size}" for size in sorted(one.refused))
-            note += f" {one.label} refuses {lengths}: {one.refused[min(one.refused)]}."
+    for series in group.series:
+        if series.refused:
+            lengths = ", ".join(f"{size}" for size in sorted(series.refused))
+            note += f" {series.label} refuses {lengths}: {series.refused[min(series.refused)]}."
     heads = tuple(f"{size}" for size in sizes)
     strong = (2 + sizes.index(trained),) if trained in sizes else ()
     return Table(f"{capital(what)} at each size in {group.unit}.{note}", ("encoding", "seeds", *heads), rows, strong)
@@ -181,17 +181,17 @@ def _means(group: Group, what: str) -> Table:
 def _pairs(group: Group, what: str) -> Table | None:
     """Return the differences to the reference, and of each encoding with an extension to itself without one."""
     reference, sizes = group.reference, group.sizes(what)
-    shown = sorted({size for size in (group.key.trained, sizes[-1]) if size in sizes})
+    columns = sorted({size for size in (group.key.trained, sizes[-1]) if size in sizes})
     rows, extended = [], False
-    for one in group.series:
-        as_trained = group.as_trained(one)
+    for series in group.series:
+        as_trained = group.as_trained(series)
         extended |= as_trained is not None
         for other in (reference, as_trained) if as_trained is not reference else (reference,):
-            if other is None or other is one or what not in one.means or what not in other.means:
+            if other is None or other is series or what not in series.means or what not in other.means:
                 continue
-            common = sorted(set(one.seeds) & set(other.seeds))
-            cells = [_difference(one, other, what, size, known=bool(common)) for size in shown]
-            name = one.label if other is reference else f"{one.label}, to {other.label}"
+            common = sorted(set(series.seeds) & set(other.seeds))
+            cells = [_difference(series, other, what, size, in_common=bool(common)) for size in columns]
+            name = series.label if other is reference else f"{series.label}, to {other.label}"
             rows.append((Cell(name), Cell(seeds_text(common) if common else "none in common", len(common)), *cells))
     if not rows:
         return None
@@ -201,16 +201,16 @@ def _pairs(group: Group, what: str) -> Table | None:
     )
     if extended:
         caption += f" One seed with and without an extension has that of its {group.examples}."
-    heads = ("encoding", "common seeds", *(f"at {size}" for size in shown))
+    heads = ("encoding", "common seeds", *(f"at {size}" for size in columns))
     return Table(caption, heads, tuple(rows), folded=True)
 
 
-def _difference(one: Series, other: Series, what: str, size: int, *, known: bool) -> Cell:
-    mean, examples = paired(one, other, what, size), on_weights(one, other, what, size)
+def _difference(series: Series, other: Series, what: str, size: int, *, in_common: bool) -> Cell:
+    mean, examples = seed_difference(series, other, what, size), on_weights(series, other, what, size)
     if mean is None:
-        return Cell("" if known else "no seeds in common", None)
-    shown = examples if examples and mean.seeds == 1 else mean
-    return Cell(cell_text(shown, "+"), shown.mean)
+        return Cell("" if in_common else "no seeds in common", None)
+    value = examples if examples and mean.seeds == 1 else mean
+    return Cell(cell_text(value, "+"), value.mean)
 
 
 def _settings(group: Group) -> tuple[str | Table, ...]:
@@ -218,14 +218,18 @@ def _settings(group: Group) -> tuple[str | Table, ...]:
     facts = {"program": f"train.{group.key.program}", "data": group.key.data, **dict(group.key.settings)}
     rows = tuple((Cell(name), Cell(_value(value))) for name, value in facts.items())
     blocks.append(Table("Settings that all runs of this section share.", ("setting", "value"), rows, folded=True))
-    made = {}
-    for run in (run for one in group.series for run in one.runs):
-        found = run.made_with
-        text = ", ".join(f"{name} {number}" for name, number in found["versions"].items()) if found else "not recorded"
-        made.setdefault((text, found.get("devices", "not recorded")), set()).add(run.place)
-    counts = {key: len(places) for key, places in made.items()}
+    origins = {}
+    for run in (run for series in group.series for run in series.runs):
+        environment = run.made_with
+        text = (
+            ", ".join(f"{name} {number}" for name, number in environment["versions"].items())
+            if environment
+            else "not recorded"
+        )
+        origins.setdefault((text, environment.get("devices", "not recorded")), set()).add(run.place)
+    counts = {key: len(places) for key, places in origins.items()}
     rows = tuple((Cell(text), Cell(devices), Cell(f"{n}", n)) for (text, devices), n in counts.items())
-    if len(made) > 1:
+    if len(origins) > 1:
         blocks.append("The runs of this section were not all made with the same versions and devices.")
     blocks.append(Table("Versions and devices of the runs.", ("versions", "devices", "runs"), rows))
     return tuple(blocks)
@@ -243,12 +247,14 @@ def _short(material: Material, text: str) -> str:
 
 
 def _left_section(material: Material) -> Section:
-    left = material.left
-    if not left:
+    omissions = material.left
+    if not omissions:
         return Section("left", "Left out", ("Nothing was left out.",))
-    rows = [(Cell(_short(material, one.what)), Cell(_short(material, one.why))) for one in left[:LEFT]]
-    if len(left) > LEFT:
-        rows.append((Cell(f"{len(left) - LEFT:,} more"), Cell("the command names all of them")))
+    rows = [
+        (Cell(_short(material, omission.what)), Cell(_short(material, omission.why))) for omission in omissions[:LEFT]
+    ]
+    if len(omissions) > LEFT:
+        rows.append((Cell(f"{len(omissions) - LEFT:,} more"), Cell("the command names all of them")))
     return Section("left", "Left out", (Table("What is not in this report, and why.", ("what", "why"), tuple(rows)),))
 
 
@@ -256,11 +262,11 @@ def _runs_section(material: Material) -> Section:
     rows = {}
     for group in material.groups:
         for series in group.series:
-            for run, one in zip(series.runs, series.scored, strict=True):
+            for run, evaluation in zip(series.runs, series.scored, strict=True):
                 steps = [line["step"] for line in run.metrics]
                 cells = (Cell(_short(material, run.place)), Cell(series.label), Cell(f"{run.seed}", run.seed))
                 last = Cell(f"{max(steps)}", max(steps)) if steps else Cell("", None)
-                rows[run.place, one.extend] = (*cells, last, Cell(group.title))
+                rows[run.place, evaluation.extend] = (*cells, last, Cell(group.title))
     caption = "Every evaluation in this report."
     heads = ("run", "encoding", "seed", "last step", "section")
     return Section("runs", "Runs", (Table(caption, heads, tuple(rows.values()), folded=len(rows) > 40),))

@@ -17,7 +17,7 @@ HEADS = (
 
 def costs_table(group: Group, probes: Mapping[Path, Probe]) -> tuple[str | Table, ...]:
     """Return the costs of the encodings of a section, with the meaning of the columns."""
-    rows = [_row(one, probes) for one in group.series if one.scored[0].extend == "none"]
+    rows = [_row(series, probes) for series in group.series if series.scored[0].extend == "none"]
     if not rows:
         return ("No run of this section was evaluated without an extension.",)
     text = (
@@ -31,27 +31,27 @@ def costs_table(group: Group, probes: Mapping[Path, Probe]) -> tuple[str | Table
 
 
 def _row(series: Series, probes: Mapping[Path, Probe]) -> tuple[Cell, ...]:
-    made = next((run.made_with for run in series.runs if run.made_with), {})
+    environment = next((run.made_with for run in series.runs if run.made_with), {})
     probe = next((probe for run in series.runs if run.folder and (probe := probes.get(run.folder))), None)
-    parameters = made.get("parameters") or (probe.parameters if probe else 0)
-    flops = made.get("flops") or (probe.flops if probe else 0)
+    parameters = environment.get("parameters") or (probe.parameters if probe else 0)
+    flops = environment.get("flops") or (probe.flops if probe else 0)
     seconds = [line.get("step_seconds", 0.0) for run in series.runs for line in run.metrics[1:]]
-    seconds = [one for one in seconds if one > 0 and drawable(one)]
+    seconds = [value for value in seconds if value > 0 and drawable(value)]
     step = 1000 * statistics.median(seconds) if seconds else 0.0
     peaks = [run.made_with["peak_bytes"] for run in series.runs if "peak_bytes" in run.made_with]
-    peak, kind = max(peaks, default=0), f"peak of {made.get('peak_of', '')}"
+    peak, kind = max(peaks, default=0), f"peak of {environment.get('peak_of', '')}"
     if not peak:
         peak, kind = (probe.memory if probe else 0), "estimate"
-    own = Cell(f"{probe.position_parameters:,}", probe.position_parameters) if probe else Cell("unknown", None)
+    positions = Cell(f"{probe.position_parameters:,}", probe.position_parameters) if probe else Cell("unknown", None)
     return (
         Cell(series.label),
         _number(parameters, f"{parameters:,}"),
-        own,
+        positions,
         _number(flops, f"{flops / 1e9:,.2f}"),
         _number(step, f"{step:,.1f}"),
         _number(peak, f"{peak / GIB:,.2f}"),
         Cell(kind if peak else ""),
-        Cell(made.get("devices", "not recorded")),
+        Cell(environment.get("devices", "not recorded")),
     )
 
 

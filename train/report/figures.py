@@ -32,8 +32,8 @@ def draw(plot: Plot, file: Path | BinaryIO) -> None:
         for curve in plot.curves:
             _curve(axes, plot, curve)
         points = [p for curve in plot.curves for p in curve.points]
-        _scaled(axes, "x", plot.x, min(p.x for p in points))
-        _scaled(axes, "y", plot.y, min(p.y for p in points))
+        _set_scale(axes, "x", plot.x, min(p.x for p in points))
+        _set_scale(axes, "y", plot.y, min(p.y for p in points))
         if plot.kind == "scatter":
             low, high = axes.get_xlim()
             axes.plot([low, high], [low, high], color="0.5", linestyle="-.", linewidth=1, zorder=0)
@@ -70,7 +70,7 @@ def _name(curve: Curve) -> str:
     return plain(curve.label, NAME)
 
 
-def _scaled(axes: Axes, which: str, axis: Axis, least: float) -> None:
+def _set_scale(axes: Axes, which: str, axis: Axis, least: float) -> None:
     """Set the scale and the ticks of an axis; numbers from `least` on, which a logarithmic one needs above 0."""
     set_scale, ticked = getattr(axes, f"set_{which}scale"), getattr(axes, f"{which}axis")
     if axis.log and least > 0:

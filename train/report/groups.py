@@ -104,13 +104,20 @@ class Series(NamedTuple):
     def numbers(self, what: str, size: int) -> dict[int, float]:
         """Return the number of each seed that has one."""
         pairs = zip(self.runs, self.scored, strict=True)
-        return {run.seed: one.scores[what][size] for run, one in pairs if size in one.scores.get(what, {})}
+        return {
+            run.seed: evaluation.scores[what][size]
+            for run, evaluation in pairs
+            if size in evaluation.scores.get(what, {})
+        }
 
     def measured(self, what: str, size: int) -> dict[Weights, Number]:
         """Return the number of each run that has one with its interval."""
         pairs = zip(self.runs, self.scored, strict=True)
-        found = {Weights(run.place, run.seed, one.step): one.scored.get(what, {}).get(size) for run, one in pairs}
-        return {weights: number for weights, number in found.items() if number is not None and number.count}
+        numbers = {
+            Weights(run.place, run.seed, evaluation.step): evaluation.scored.get(what, {}).get(size)
+            for run, evaluation in pairs
+        }
+        return {weights: number for weights, number in numbers.items() if number is not None and number.count}
 
 
 class Group(NamedTuple):
@@ -149,31 +156,31 @@ class Group(NamedTuple):
     @property
     def styles(self) -> dict[str, LineStyle]:
         """The style of each series in every plot, by its label."""
-        labels = [one.label for one in self.series]
+        labels = [series.label for series in self.series]
         return dict(zip(labels, line_styles(labels), strict=True))
 
     def sizes(self, what: str) -> list[int]:
         """Return all sizes or lengths at which it is measured, ascending."""
-        return sorted(_most_common((size for one in self.series for size in one.means.get(what, {})), SIZES))
+        return sorted(_most_common((size for series in self.series for size in series.means.get(what, {})), SIZES))
 
     @property
     def reference(self) -> Series:
         """The series that others are compared with: `none`, else the first."""
-        return next((one for one in self.series if one.label == "none"), self.series[0])
+        return next((series for series in self.series if series.label == "none"), self.series[0])
 
     def as_trained(self, series: Series) -> Series | None:
         """Return the series of the same weights without an extension; None if it is this one, or there is none."""
-        alike = lambda one: (
-            one.scored[0].extend == "none" and any(run is own for run in one.runs for own in series.runs)
+        shares_weights = lambda other: (
+            other.scored[0].extend == "none" and any(run is own_run for run in other.runs for own_run in series.runs)
         )
-        return next((one for one in self.series if one is not series and alike(one)), None)
+        return next((other for other in self.series if other is not series and shares_weights(other)), None)
 
 
 def _most_common(values: Iterable[Value], most: int) -> list[Value]:
     """Return the distinct values in the order in which they come; of more than `most`, the most common ones."""
     counts = Counter(values)
-    kept = {value for value, _ in counts.most_common(most)}
-    return [value for value in counts if value in kept]
+    top_values = {value for value, _ in counts.most_common(most)}
+    return [value for value in counts if value in top_values]
 
 
 def key_of(run: Run, scored: Evaluation) -> Key | None:
@@ -181,34 +188,34 @@ def key_of(run: Run, scored: Evaluation) -> Key | None:
     config = run.config
     if config is None:
         return None
-    kept = {name: value for name, value in config.weights_settings().items() if name not in OF_SERIES}
-    data = kept.pop("data")
-    settings = {**kept, "from_trained_weights": bool(config.init), **dict(sorted(_made_by(scored)))}
+    facts = {name: value for name, value in config.weights_settings().items() if name not in OF_SERIES}
+    data = facts.pop("data")
+    settings = {**facts, "from_trained_weights": bool(config.init), **dict(sorted(_made_by(scored)))}
     return Key(run.program, data, scored.trained, scored.note, scored.examples, tuple(settings.items()), scored.kind)
 
 
-def grouped(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
+def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[Left]]:
     """Return the sections, and the evaluations in none: repeated ones, and ones beyond the most sections."""
-    pairs = [(run, one, key_of(run, one)) for run in runs for one in run.scored]
+    pairs = [(run, evaluation, key_of(run, evaluation)) for run in runs for evaluation in run.scored]
     of_comparison: dict[Any, set[Key]] = {}
     for run, _, key in pairs:
         if run.comparison is not None and key is not None:
             of_comparison.setdefault(run.comparison, set()).add(key)
     sections: dict[Key, list[tuple[Run, Evaluation]]] = {}
-    for run, one, key in pairs:
+    for run, evaluation, key in pairs:
         if key is None:  # a line of results.jsonl, whose comparison has one budget
-            known = [key for key in of_comparison.get(run.comparison, ()) if key.made_by == _made_by(one)]
-            key = known[0] if len(known) == 1 else _unknown(run, one)
-        sections.setdefault(key, []).append((run, one))
-    left: list[Left] = []
+            keys = [key for key in of_comparison.get(run.comparison, ()) if key.made_by == _made_by(evaluation)]
+            key = keys[0] if len(keys) == 1 else _unknown(run, evaluation)
+        sections.setdefault(key, []).append((run, evaluation))
+    omissions: list[Left] = []
     order = sorted(sections, key=lambda key: (PROGRAMS.index(key.program), -len(sections[key]), key.data))
     for key in order[SECTIONS:]:
         why = f"a report has {SECTIONS} sections at most, those with the most evaluations: give fewer folders"
-        left += [Left(f"{run.place} ({one.label})", why) for run, one in sections[key]]
+        omissions += [Left(f"{run.place} ({evaluation.label})", why) for run, evaluation in sections[key]]
     order = order[:SECTIONS]
     titles = _titles(order)
-    found = [Group(titles[key], key, _series(sections[key], left)) for key in order]
-    return found, left
+    groups = [Group(titles[key], key, _series(sections[key], omissions)) for key in order]
+    return groups, omissions
 
 
 def _unknown(run: Run, scored: Evaluation) -> Key:
@@ -229,16 +236,16 @@ def _titles(keys: Sequence[Key]) -> dict[Key, str]:
         kind = key.kind.subject
         data = plain(key.data, IN_A_TITLE)
         first[key] = f"{kind}: {data}, trained at {key.extent}" if data else f"{kind}: unknown data"
-    found: dict[Key, str] = {}
+    titles: dict[Key, str] = {}
     numbers: Counter[str] = Counter()
     for key, title in first.items():
-        alike = [other for other in keys if first[other] == title]
-        facts = {name: value for name, value in _facts(key).items() if _differs(name, alike)}
-        apart = [f"{name} {plain(f'{value}', IN_A_TITLE)}" for name, value in facts.items()]
-        text = title + (f" ({', '.join(apart[:NAMED])})" if apart else "")
+        namesakes = [other for other in keys if first[other] == title]
+        facts = {name: value for name, value in _facts(key).items() if _differs(name, namesakes)}
+        parts = [f"{name} {plain(f'{value}', IN_A_TITLE)}" for name, value in facts.items()]
+        text = title + (f" ({', '.join(parts[:NAMED])})" if parts else "")
         numbers[text] += 1
-        found[key] = text + (f", set {numbers[text]}" if numbers[text] > 1 else "")
-    return found
+        titles[key] = text + (f", set {numbers[text]}" if numbers[text] > 1 else "")
+    return titles
 
 
 def _facts(key: Key) -> dict[str, Any]:
@@ -251,45 +258,48 @@ def _differs(name: str, keys: Iterable[Key]) -> bool:
 
 def differences(group: Group, other: Group) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ in two sections: name -> (value here, value there)."""
-    told = lambda key: {"data": key.data, "trained": key.trained, "note": key.note, **_facts(key)}
-    one, two = told(group.key), told(other.key)
-    return {name: (one.get(name), two.get(name)) for name in {**one, **two} if one.get(name) != two.get(name)}
+    facts_of = lambda key: {"data": key.data, "trained": key.trained, "note": key.note, **_facts(key)}
+    mine, theirs = facts_of(group.key), facts_of(other.key)
+    return {
+        name: (mine.get(name), theirs.get(name)) for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)
+    }
 
 
-def _series(pairs: Sequence[tuple[Run, Evaluation]], left: list[Left]) -> tuple[Series, ...]:
+def _series(pairs: Sequence[tuple[Run, Evaluation]], omissions: list[Left]) -> tuple[Series, ...]:
     tuned = {name for name in TUNED if len({repr(_setting(run, name)) for run, _ in pairs if run.config}) > 1}
     members: dict[str, dict[int, tuple[Run, Evaluation]]] = {}
-    for run, one in sorted(pairs, key=lambda pair: (pair[0].folder is None, pair[0].place)):
-        own = "".join(f", {name}={_setting(run, name)}" for name in TUNED if name in tuned and run.config)
-        of_label = members.setdefault(_label(run, one) + own, {})
-        kept = of_label.setdefault(run.seed, (run, one))
-        if kept[0] is not run:
-            same = "the same numbers" if kept[1].scores == one.scores else "other numbers"
-            why = f"same encoding, extension, seed and settings as {kept[0].place}, with {same}; the first one is kept"
-            left.append(Left(f"{run.place} ({one.label}, seed {run.seed})", why))
-    found = []
+    for run, evaluation in sorted(pairs, key=lambda pair: (pair[0].folder is None, pair[0].place)):
+        suffix = "".join(f", {name}={_setting(run, name)}" for name in TUNED if name in tuned and run.config)
+        of_label = members.setdefault(_label(run, evaluation) + suffix, {})
+        first = of_label.setdefault(run.seed, (run, evaluation))
+        if first[0] is not run:
+            numbers = "the same numbers" if first[1].scores == evaluation.scores else "other numbers"
+            place = f"{first[0].place}, with {numbers}"
+            why = f"same encoding, extension, seed and settings as {place}; the first one is kept"
+            omissions.append(Left(f"{run.place} ({evaluation.label}, seed {run.seed})", why))
+    series = []
     for label in sorted(members, key=lambda label: (label.partition("(")[0], label)):
         runs, scored = zip(*(members[label][seed] for seed in sorted(members[label])), strict=True)
-        refused = {size: why for one in scored for size, why in one.refused.items()}
-        found.append(Series(label, runs, scored, means([one.scores for one in scored]), refused))
-    return tuple(found)
+        refused = {size: why for evaluation in scored for size, why in evaluation.refused.items()}
+        series.append(Series(label, runs, scored, means([evaluation.scores for evaluation in scored]), refused))
+    return tuple(series)
 
 
 def _setting(run: Run, name: str) -> Any:
     return getattr(run.config, name, None)
 
 
-def _label(run: Run, one: Evaluation) -> str:
+def _label(run: Run, evaluation: Evaluation) -> str:
     """Return the encoding, its extension, and the run whose weights a run started from, without the seed."""
     start = run.config.init.rstrip("/").split("/")[-1] if run.config else ""
     if not start:
-        return one.label
-    return f"{one.label.replace(f', from {start}', '')}, from {start.removesuffix(f'-{run.seed}')}"
+        return evaluation.label
+    return f"{evaluation.label.replace(f', from {start}', '')}, from {start.removesuffix(f'-{run.seed}')}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
     """Return seeds in words: "seed 0", "seeds 0-2", "seeds 0, 2"."""
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
-    whole = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    return f"seeds {seeds[0]}-{seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"
+    is_range = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]}-{seeds[-1]}" if is_range else f"seeds {', '.join(map(str, seeds))}"

@@ -17,39 +17,39 @@ DRAWN = ("frequencies", "slope", "r1", "r2")
 """Last parts of the names of parameters that are drawn before and after training: numbers or frequencies per head."""
 
 
-def probed(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series, Probe]]:
+def series_with_probes(group: Group, probes: Mapping[Path, Probe]) -> Iterator[tuple[Series, Probe]]:
     """Yield the series that have a probe, once per encoding."""
-    for one in group.series:
-        if one.scored[0].extend == "none":
-            found = next((probe for run in one.runs if run.folder and (probe := probes.get(run.folder))), None)
-            if found is not None:
-                yield one, found
+    for series in group.series:
+        if series.scored[0].extend == "none":
+            probe = next((probe for run in series.runs if run.folder and (probe := probes.get(run.folder))), None)
+            if probe is not None:
+                yield series, probe
 
 
-def missing(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str]) -> list[str]:
+def gap_notes(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str]) -> list[str]:
     """Return a sentence on the encodings without a probe; none if all have one."""
-    told: dict[str, list[str]] = {}
-    for one in group.series:
-        if one.scored[0].extend == "none" and not any(run.folder in probes for run in one.runs):
-            known = [reasons[run.place] for run in one.runs if run.place in reasons]
-            why = known[0] if known else "the weights were not read (--no-probes)"
-            told.setdefault(why, []).append(one.label)
-    text = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in told.items())
-    return [f"Not here: {text}."] if told else []
+    by_reason: dict[str, list[str]] = {}
+    for series in group.series:
+        if series.scored[0].extend == "none" and not any(run.folder in probes for run in series.runs):
+            own_reasons = [reasons[run.place] for run in series.runs if run.place in reasons]
+            why = own_reasons[0] if own_reasons else "the weights were not read (--no-probes)"
+            by_reason.setdefault(why, []).append(series.label)
+    text = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in by_reason.items())
+    return [f"Not here: {text}."] if by_reason else []
 
 
 def learned_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping[str, str], name: str) -> Section:
     """Return the section on the learned parameters of the encodings."""
     blocks: list[Any] = []
     rows, nothing, starts = [], [], []
-    for one, probe in probed(group, probes):
+    for series, probe in series_with_probes(group, probes):
         if not probe.learned:
-            nothing.append(one.label)
+            nothing.append(series.label)
         if probe.start:
-            starts.append(f"{one.label}: {probe.start}")
+            starts.append(f"{series.label}: {probe.start}")
         for parameter in probe.learned:
-            rows.append(_summary(one.label, parameter))
-            plot = _before_after(one.label, parameter, f"{name}-{len(blocks) + 1}")
+            rows.append(_summary(series.label, parameter))
+            plot = _before_after(series.label, parameter, f"{name}-{len(blocks) + 1}")
             if plot is not None:
                 blocks.append(plot)
     if rows:
@@ -60,12 +60,12 @@ def learned_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
         blocks.append(f"Nothing about positions is learned by {', '.join(nothing)}.")
     if starts:
         blocks.append(f"There is no “before” for {'; '.join(starts)}.")
-    blocks += missing(group, probes, reasons)
+    blocks += gap_notes(group, probes, reasons)
     return Section(name, "Learned frequencies and slopes, before and after", tuple(blocks))
 
 
 def _summary(label: str, parameter: Learned) -> tuple[Cell, ...]:
-    three = lambda found: "" if math.isnan(found[1]) else ", ".join(f"{x:.3g}" for x in found)
+    three = lambda summary: "" if math.isnan(summary[1]) else ", ".join(f"{x:.3g}" for x in summary)
     moved = "" if math.isnan(parameter.moved) else f"{100 * parameter.moved:.1f} %"
     return (
         Cell(label),
@@ -113,21 +113,21 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
     """Return the section on the entropy of attention of every head, at the trained and at the largest size."""
     curves, rows, refused, sizes = [], [], set(), set()
     styles = group.styles
-    for one, probe in probed(group, probes):
+    for series, probe in series_with_probes(group, probes):
         points = []
         largest = max(map(int, probe.entropies), default=0)
         sizes |= set(map(int, probe.entropies))
-        refused |= {f"{one.label} at {size}: {why}" for size, why in probe.refused.items()}
+        refused |= {f"{series.label} at {size}: {why}" for size, why in probe.refused.items()}
         for size, by_layer in probe.entropies.items():
             lane = int(int(size) == largest and largest != probe.trained)
             for layers, values in by_layer.items():
                 for layer, heads in enumerate(values):
                     for head, entropy in enumerate(heads):
-                        text = f"{one.label}, {layers} {layer}, head {head}, {size} {group.unit}: {entropy:.2f} nats"
+                        text = f"{series.label}, {layers} {layer}, head {head}, {size} {group.unit}: {entropy:.2f} nats"
                         points.append(Point(entropy, lane, lane, lane, text))
-        rows += _entropy_rows(one.label, probe, group.unit)
+        rows += _entropy_rows(series.label, probe, group.unit)
         if points:
-            curves.append(Curve(one.label, styles[one.label], tuple(points)))
+            curves.append(Curve(series.label, styles[series.label], tuple(points)))
     blocks: list[Any] = []
     if curves:
         caption = (
@@ -143,7 +143,7 @@ def entropy_section(group: Group, probes: Mapping[Path, Probe], reasons: Mapping
         blocks.append(Table("Entropy of attention in nats, per head.", heads, tuple(rows), folded=True))
     if refused:
         blocks.append(f"Not measured: {'; '.join(sorted(refused))}.")
-    blocks += missing(group, probes, reasons)
+    blocks += gap_notes(group, probes, reasons)
     return Section(name, "Entropy of attention per head", tuple(blocks))
 
 

@@ -7,14 +7,14 @@ from train.engine.numbers import difference
 from train.report.groups import Group, Series
 
 
-def paired(one: Series, reference: Series, what: str, size: int) -> Mean | None:
+def seed_difference(series: Series, reference: Series, what: str, size: int) -> Mean | None:
     """Return the mean difference to the reference over the seeds that both have, or None if there are none."""
-    mine, theirs = one.numbers(what, size), reference.numbers(what, size)
-    found = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
-    return mean_of(found) if found else None
+    mine, theirs = series.numbers(what, size), reference.numbers(what, size)
+    differences = [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+    return mean_of(differences) if differences else None
 
 
-def on_weights(one: Series, reference: Series, what: str, size: int) -> Mean | None:
+def on_weights(series: Series, reference: Series, what: str, size: int) -> Mean | None:
     """Return the difference of two readings of the same weights, with the interval of the test examples.
 
     Over several runs both are means: an interval that is wide enough however the runs correlate.
@@ -22,16 +22,16 @@ def on_weights(one: Series, reference: Series, what: str, size: int) -> Mean | N
     Returns:
         The difference, or None if a seed that both have is of two runs, or they have none, or not the same examples.
     """
-    mine, theirs = one.measured(what, size), reference.measured(what, size)
+    mine, theirs = series.measured(what, size), reference.measured(what, size)
     common = mine.keys() & theirs.keys()
     if not common or {at.seed for at in mine} & {at.seed for at in theirs} != {at.seed for at in common}:
         return None
-    found = [difference(mine[run], theirs[run]) for run in sorted(common)]
-    known = [pair for pair in found if pair is not None]
-    if len(known) < len(found):
+    pairs = [difference(mine[run], theirs[run]) for run in sorted(common)]
+    differences = [pair for pair in pairs if pair is not None]
+    if len(differences) < len(pairs):
         return None
-    mean, half = (sum(numbers) / len(known) for numbers in zip(*known, strict=True))
-    return Mean(mean, half, len(known))
+    mean, half = (sum(numbers) / len(differences) for numbers in zip(*differences, strict=True))
+    return Mean(mean, half, len(differences))
 
 
 class Lead(NamedTuple):
@@ -53,10 +53,10 @@ class Lead(NamedTuple):
 
 def lead_of(group: Group, best: Series, other: Series, what: str, size: int) -> Lead | None:
     """Return the lead, over the test examples where seeds do not tell it; None without a common seed."""
-    seeds, examples = paired(best, other, what, size), on_weights(best, other, what, size)
+    seeds, examples = seed_difference(best, other, what, size), on_weights(best, other, what, size)
     over_seeds = Lead(seeds, "") if seeds else None
     if examples is None or (over_seeds and over_seeds.told):
         return over_seeds
     over_examples = Lead(examples, f" on the same weights and {group.examples}")
-    alike = seeds is not None and seeds.mean == seeds.half == 0
-    return over_examples if examples.seeds == 1 or over_examples.told or alike else over_seeds
+    is_tie = seeds is not None and seeds.mean == seeds.half == 0
+    return over_examples if examples.seeds == 1 or over_examples.told or is_tie else over_seeds

@@ -26,7 +26,7 @@ def read_lines(folder: Path, leave: Callable[[str, object], None]) -> list[Run]:
         folder: folder of the comparison.
         leave: called with each omitted line and the reason.
     """
-    path, found = folder / COMPARISON, []
+    path, runs = folder / COMPARISON, []
     try:
         lines = read_text(path, BYTES).splitlines()
     except (OSError, ValueError) as refused:
@@ -35,22 +35,22 @@ def read_lines(folder: Path, leave: Callable[[str, object], None]) -> list[Run]:
     for number, line in enumerate(lines[:LINES], 1):
         place = f"{path}, line {number}"
         try:
-            one = _line(line)
+            entry = _line(line)
         except ValueError as wrong:
             leave(place, f"not a line of train.compare: {wrong}")
             continue
-        kind = "sweep" if one["validation"] else "runs"
-        if is_file(folder / kind / folder_name(one["trained"], one["seed"]) / RUN):
+        kind = "sweep" if entry["validation"] else "runs"
+        if is_file(folder / kind / folder_name(entry["trained"], entry["seed"]) / RUN):
             continue
-        if one["validation"]:
+        if entry["validation"]:
             leave(place, HELD_OUT)
-        elif one["status"] != "done":
-            leave(place, f"{one['trained']} seed {one['seed']} {one['status']}: {one['message']}")
-        elif one["scores"]:
-            found.append(Run(place, one["task"], one["seed"], one["scores"], comparison=folder))
+        elif entry["status"] != "done":
+            leave(place, f"{entry['trained']} seed {entry['seed']} {entry['status']}: {entry['message']}")
+        elif entry["scores"]:
+            runs.append(Run(place, entry["task"], entry["seed"], entry["scores"], comparison=folder))
     if len(lines) > LINES:
         leave(f"{path}", f"it has {len(lines):,} lines, and {LINES:,} at most are read")
-    return found
+    return runs
 
 
 def _line(text: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _line(text: str) -> dict[str, Any]:
 
 def is_key(value: Any) -> bool:
     """Return whether a value is what numbers are made by: texts by name."""
-    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _evaluations(line: dict[str, Any], made_by: dict[str, Any]) -> tuple[Line, ...]:
@@ -88,7 +88,7 @@ def _evaluations(line: dict[str, Any], made_by: dict[str, Any]) -> tuple[Line, .
     Raises:
         ValueError: something else.
     """
-    found = []
+    evaluations = []
     for extend, by_what in line["scores"].items():
         numbers: list[Number] = []
         for what, by_size in by_what.items() if isinstance(by_what, dict) else ():
@@ -100,9 +100,9 @@ def _evaluations(line: dict[str, Any], made_by: dict[str, Any]) -> tuple[Line, .
                 raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got others for {what!r}")
         key = made_by.get(extend, {})
         require_texts({"an extension": extend, **key})
-        one = Line(line["trained"], "", 0, 0, extend, "", tuple(numbers), made_by=key, program=line["task"])
-        found.append(require_finite(one))
-    count = sum(len(one.numbers) for one in found)
+        evaluation = Line(line["trained"], "", 0, 0, extend, "", tuple(numbers), made_by=key, program=line["task"])
+        evaluations.append(require_finite(evaluation))
+    count = sum(len(evaluation.numbers) for evaluation in evaluations)
     if count > MEASURED:
         raise ValueError(f"scores must be at most {MEASURED:,} numbers, got {count:,}")
-    return tuple(found)
+    return tuple(evaluations)

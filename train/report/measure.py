@@ -85,8 +85,8 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
     require_trainable(config, config.tokens, mesh)
     task = run.program.task(config)
     step, params = restore_params(config, task.split, task.sums, folder, mesh, console)
-    after = flattened(encoding_params(params, mesh))
-    before = {} if config.init else flattened(encoding_params(task.split.init(jax.random.key(config.seed)), mesh))
+    after = flatten(encoding_params(params, mesh))
+    before = {} if config.init else flatten(encoding_params(task.split.init(jax.random.key(config.seed)), mesh))
     start = f"the run started from the weights of {config.init}" if config.init else ""
     entropies, refused = _entropies(task, params, sizes)
     return Probe(
@@ -98,51 +98,51 @@ def measure(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str
         trained=trained,
         entropies=entropies,
         refused=refused,
-        learned=tuple(learned(path, before.get(path), x) for path, x in after.items()),
+        learned=tuple(compare_learned(path, before.get(path), x) for path, x in after.items()),
         start=start,
     )
 
 
 def _entropies(task: Task, params: Any, sizes: Sequence[int]) -> tuple[dict[str, Any], dict[str, str]]:
-    found: dict[str, Any] = {}
+    entropies: dict[str, Any] = {}
     refused: dict[str, str] = {}
     for size in sizes:
         try:
             if task.head_entropies is None:
                 raise ValueError("this program does not measure it")
-            found[str(size)] = named_layers(jax.device_get(task.head_entropies(params, size)))
+            entropies[str(size)] = name_layers(jax.device_get(task.head_entropies(params, size)))
         except ValueError as wrong:
             refused[str(size)] = " ".join(str(wrong).split())
-    return found, refused
+    return entropies, refused
 
 
-def named_layers(found: list[list[Float[np.ndarray, "L H"]]]) -> dict[str, list[list[float]]]:
+def name_layers(by_stack: list[list[Float[np.ndarray, "L H"]]]) -> dict[str, list[list[float]]]:
     """Return entropies by the name of the layers: of two stacks, the first is the encoder, the second the decoder."""
-    stacks = ("layer",) if len(found) == 1 else ("encoder layer", "decoder layer")
+    stacks = ("layer",) if len(by_stack) == 1 else ("encoder layer", "decoder layer")
     return {
         (f"cross-attention of {stack}" if call else stack): np.asarray(entropies, np.float64).round(4).tolist()
-        for stack, calls in zip(stacks, found, strict=True)
+        for stack, calls in zip(stacks, by_stack, strict=True)
         for call, entropies in enumerate(calls)
     }
 
 
-def flattened(params: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Float[np.ndarray, "..."]]:
+def flatten(params: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Float[np.ndarray, "..."]]:
     """Return the arrays in nested dicts by path, without the parts that all encodings share."""
-    found = {}
+    arrays = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
-            found |= flattened(value, (*path, name))
+            arrays |= flatten(value, (*path, name))
         else:
-            found["/".join(part for part in (*path, name) if part not in SHARED)] = np.asarray(value, np.float64)
-    return found
+            arrays["/".join(part for part in (*path, name) if part not in SHARED)] = np.asarray(value, np.float64)
+    return arrays
 
 
-def learned(name: str, before: Float[np.ndarray, "..."] | None, after: Float[np.ndarray, "..."]) -> Learned:
+def compare_learned(name: str, before: Float[np.ndarray, "..."] | None, after: Float[np.ndarray, "..."]) -> Learned:
     """Return a learned parameter before and after training; before is None where it is unknown."""
     norm = 0.0 if before is None else float(np.linalg.norm(before))
     moved = float(np.linalg.norm(after - before)) / norm if before is not None and norm else math.nan
-    kept = before is not None and after.size <= NUMBERS
-    values = (before.round(7).tolist(), after.round(7).tolist()) if kept and before is not None else ()
+    is_small = before is not None and after.size <= NUMBERS
+    values = (before.round(7).tolist(), after.round(7).tolist()) if is_small and before is not None else ()
     return Learned(name, after.shape, moved, _summary(before), _summary(after), values)
 
 

@@ -30,24 +30,24 @@ def outcome(group: Group) -> str:
 def _at(group: Group, what: str, size: int) -> str:
     place = f"at {size} {group.unit}{', the trained size,' if size == group.key.trained else ''}"
     ranked = sorted(
-        (one for one in group.series if size in one.means.get(what, {})),
-        key=lambda one: one.means[what][size].mean, reverse=group.higher,
+        (series for series in group.series if size in series.means.get(what, {})),
+        key=lambda series: series.means[what][size].mean, reverse=group.higher,
     )  # fmt: skip
     if len(ranked) < 2:
         return f"{place} only {_name(ranked[0])} was measured"
-    best, *others = ranked
-    leads = [lead_of(group, best, one, what, size) for one in others]
+    best, *followers = ranked
+    leads = [lead_of(group, best, series, what, size) for series in followers]
     behind = next((n for n, lead in enumerate(leads) if lead and lead.told), None)
     if behind is None or not (lead := leads[behind]):
-        return f"{place} {_untold(best, others[0], leads[0], what)}"
-    ahead, by = f"ahead of {_name(others[behind])}", _by(lead, what)
+        return f"{place} {_untold(best, followers[0], leads[0], what)}"
+    lead_text, by = f"ahead of {_name(followers[behind])}", _by(lead, what)
     if lead.on:
-        apart = "other seeds not tried" if lead.by.seeds == 1 else "other seeds may differ"
-        untold = [_name(one) for one, lead in zip(others, leads, strict=True) if not (lead and lead.told)]
-        return f"{place} {_name(best)} is {ahead} {by}, {apart}{_not_told(untold)}"
+        caveat = "other seeds not tried" if lead.by.seeds == 1 else "other seeds may differ"
+        untold = [_name(series) for series, lead in zip(followers, leads, strict=True) if not (lead and lead.told)]
+        return f"{place} {_name(best)} is {lead_text} {by}, {caveat}{_not_told(untold)}"
     if behind == 0:
-        return f"{place} {_name(best)} is the best, {ahead} {by}"
-    return f"{place} {_name(best)} is {ahead} {by}{_not_told([_name(one) for one in others[:behind]])}"
+        return f"{place} {_name(best)} is the best, {lead_text} {by}"
+    return f"{place} {_name(best)} is {lead_text} {by}{_not_told([_name(series) for series in followers[:behind]])}"
 
 
 def _untold(best: Series, other: Series, lead: Lead | None, what: str) -> str:

@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from train.report.blocks import Cell, Document, Plot, Section, Table
-from train.report.charts import SHAPES, drawn, styles
+from train.report.charts import SHAPES, draw_chart, styles
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -33,7 +33,7 @@ def page(document: Document) -> str:
     environment.filters.update(sort_key=sort_key, breakable=breakable)
     raw = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # our own files, not data
     return environment.get_template("page.html").render(
-        document=document, drawn=drawn, styles=styles, shapes=SHAPES, many=MANY, css=raw("page.css"),
+        document=document, drawn=draw_chart, styles=styles, shapes=SHAPES, many=MANY, css=raw("page.css"),
         script=raw("page.js"),
     )  # fmt: skip
 

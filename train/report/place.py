@@ -18,7 +18,7 @@ OWN = {
 """Text at the beginning of a file of a report, by its suffix."""
 
 
-def checked(text: str) -> Path:
+def page_path(text: str) -> Path:
     """Return the path of the page.
 
     Raises:
@@ -27,8 +27,8 @@ def checked(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
         raise ValueError(f"out must name a file that ends in .html, got {text!r}")
-    for one in (path, path.with_suffix(".md")):
-        require_replaceable(one)
+    for file in (path, path.with_suffix(".md")):
+        require_replaceable(file)
     return path
 
 

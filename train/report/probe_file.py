@@ -90,15 +90,15 @@ def read_probe(path: Path, step: int | None = None) -> Probe | None:
         stored = read_sealed(path)
         if stored.pop("format") != FORMAT or step not in (None, stored["step"]):
             return None
-        listed = [{name: _tupled(value) for name, value in one.items()} for one in stored.pop("learned")]
-        found = Probe(**stored, learned=tuple(Learned(**one) for one in listed))
-        _require_sound(found)
+        listed = [{name: _as_tuple(value) for name, value in entry.items()} for entry in stored.pop("learned")]
+        probe = Probe(**stored, learned=tuple(Learned(**entry) for entry in listed))
+        _require_sound(probe)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found
+    return probe
 
 
-def _tupled(value: Any) -> Any:
+def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -113,36 +113,36 @@ def _require_sound(probe: Probe) -> None:
     texts = (
         probe.start,
         *probe.refused.values(),
-        *(one.name for one in probe.learned),
+        *(parameter.name for parameter in probe.learned),
         *(name for name, _ in by_layer),
     )
-    heads = [one for _, layers in by_layer for one in layers]
+    heads = [head for _, layers in by_layer for head in layers]
     sizes = [int(size) for size in (*probe.entropies, *probe.refused)]
-    if not all(type(one) is int and one >= 0 for one in numbers) or not all(isinstance(one, str) for one in texts):
+    if not all(type(n) is int and n >= 0 for n in numbers) or not all(isinstance(text, str) for text in texts):
         raise ValueError("a probe must have numbers and texts in their places")
     if len(probe.learned) > PARAMETERS or len(sizes) > PARAMETERS or not all(size in SIZES for size in sizes):
         raise ValueError(f"a probe must have at most {PARAMETERS} parameters and sizes")
-    if sum(map(len, heads)) > HEADS or not all(one and all(map(drawable, one)) for one in heads):
+    if sum(map(len, heads)) > HEADS or not all(head and all(map(drawable, head)) for head in heads):
         raise ValueError(f"a probe must have at most {HEADS:,} entropies, which are numbers")
-    if sum(map(_checked, probe.learned)) > 8 * NUMBERS:
+    if sum(map(_count_checked, probe.learned)) > 8 * NUMBERS:
         raise ValueError(f"a probe must have at most {8 * NUMBERS:,} numbers of parameters")
 
 
-def _checked(one: Learned) -> int:
+def _count_checked(parameter: Learned) -> int:
     """Return how many numbers of a learned parameter there are, after checking it.
 
     Raises:
         ValueError, TypeError: it has something else.
     """
-    summaries = (one.moved, *one.before, *one.after)
+    summaries = (parameter.moved, *parameter.before, *parameter.after)
     if len(summaries) != 7 or not all(math.isnan(x) or abs(x) <= LARGEST_NUMBER for x in summaries):
         raise ValueError("a learned parameter must have a change, and three numbers before and after it")
-    if not all(type(side) is int and side >= 0 for side in one.shape):
+    if not all(type(side) is int and side >= 0 for side in parameter.shape):
         raise ValueError("the shape of a parameter must be integers")
-    if not one.values:
+    if not parameter.values:
         return 0
-    before, after = (np.asarray(values) for values in one.values)
+    before, after = (np.asarray(values) for values in parameter.values)
     flat = [*before.ravel().tolist(), *after.ravel().tolist()]
-    if not flat or not before.shape == after.shape == one.shape or not all(map(drawable, flat)):
+    if not flat or not before.shape == after.shape == parameter.shape or not all(map(drawable, flat)):
         raise ValueError("the values of a parameter must be numbers in its shape")
     return before.size

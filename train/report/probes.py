@@ -33,16 +33,16 @@ def probes_of(runs: Sequence[Run], data: Sequence[str], console: Console) -> tup
         data: specs of data in files that may be read.
         console: prints to the user which probe is measured.
     """
-    found: dict[Path, Probe] = {}
+    probes: dict[Path, Probe] = {}
     reasons: dict[str, str] = {}
     for number, run in enumerate(runs, 1):
         try:
-            kept = _probe(run, data, console, f"{number} of {len(runs)}")
+            entry = _probe(run, data, console, f"{number} of {len(runs)}")
         except (OSError, ValueError) as why:
             reasons[run.place] = plain(f"{why}")
         else:
-            found[kept[0]] = kept[1]
-    return found, reasons
+            probes[entry[0]] = entry[1]
+    return probes, reasons
 
 
 def _probe(run: Run, data: Sequence[str], console: Console, number: str) -> tuple[Path, Probe]:
@@ -59,16 +59,16 @@ def _probe(run: Run, data: Sequence[str], console: Console, number: str) -> tupl
     if not steps:
         raise ValueError("it has no checkpoint")
     sizes = _sizes(run)
-    kept = read_probe(run.folder / FILE, steps[0])
-    if kept is not None and {str(size) for size in sizes} <= {*kept.entropies, *kept.refused}:
-        return run.folder, kept
+    probe = read_probe(run.folder / FILE, steps[0])
+    if probe is not None and {str(size) for size in sizes} <= {*probe.entropies, *probe.refused}:
+        return run.folder, probe
     if own_encodings(run.config):
         raise ValueError(f"{' and '.join(own_encodings(run.config))} is in a module, and a report imports none")
-    missing = missing_options(run.config, data)
-    if missing:
-        raise ValueError(f"needs {missing}")
+    options = missing_options(run.config, data)
+    if options:
+        raise ValueError(f"needs {options}")
     console.print(plain(f"reading the weights of {run.place} ({number}) ..."), markup=False)
-    measured = measured_apart(run.folder, run.scored[0].trained, sizes, data, console)
+    measured = measure_apart(run.folder, run.scored[0].trained, sizes, data, console)
     try:
         write_probe(measured, run.folder / FILE)
     except OSError as refused:
@@ -79,33 +79,33 @@ def _probe(run: Run, data: Sequence[str], console: Console, number: str) -> tupl
 
 def _sizes(run: Run) -> list[int]:
     """Return the trained and the largest size or length that the run was measured at."""
-    scored = next((one for one in run.scored if one.extend == "none"), run.scored[0])
+    scored = next((evaluation for evaluation in run.scored if evaluation.extend == "none"), run.scored[0])
     sizes = {size for by_size in scored.scores.values() for size in by_size if size <= FARTHEST * scored.trained}
     return sorted({scored.trained, max(sizes, default=scored.trained)})
 
 
-def measured_apart(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str], console: Console) -> Probe:
+def measure_apart(folder: Path, trained: int, sizes: Sequence[int], data: Sequence[str], console: Console) -> Probe:
     """Return the probe of a run as another process measures it; the arguments are those of `measure.measure`.
 
     Raises:
         ValueError: the process refused, broke or took too long.
     """
-    with tempfile.TemporaryDirectory() as beside:
-        path = Path(beside) / FILE
-        options = [f"--trained={trained}", *(f"--size={size}" for size in sizes), *(f"--data={one}" for one in data)]
-        apart = ("-m", "train.compare.guarded", "-m", "train.report.measure", f"{folder.absolute()}", f"{path}")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / FILE
+        options = [f"--trained={trained}", *(f"--size={size}" for size in sizes), *(f"--data={text}" for text in data)]
+        command = ("-m", "train.compare.guarded", "-m", "train.report.measure", f"{folder.absolute()}", f"{path}")
         try:
             child = subprocess.run(
-                [sys.executable, *apart, *options], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
+                [sys.executable, *command, *options], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
                 check=False, encoding="utf-8", errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ValueError(f"its weights took longer than {SECONDS} seconds") from None
         for line in child.stdout.splitlines():
             console.print(plain(line), markup=False)
-        found = read_probe(path)
-    if found is None:
+        probe = read_probe(path)
+    if probe is None:
         nothing = "its weights give no numbers that can be shown"
         last = child.stderr.strip().splitlines() or [f"the process ended with status {child.returncode}"]
         raise ValueError(last[-1].removeprefix("error: ") if child.returncode else nothing)
-    return found
+    return probe

@@ -28,11 +28,11 @@ from train.report.blocks import Document, Plot, plots
 from train.report.collect import collect
 from train.report.content import Material, document
 from train.report.figures import draw
-from train.report.groups import Group, grouped
+from train.report.groups import Group, group_runs
 from train.report.markdown import markdown
 from train.report.options import parser
 from train.report.page import page
-from train.report.place import checked, require_replaceable
+from train.report.place import page_path, require_replaceable
 from train.report.probes import probes_of
 from train.report.records import Left, Run
 from train.report.texts import plain
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     again = "no file of the report was changed half-way: run the same command again"
     with stop_on_signals(lambda: again), report_errors(ValueError, OSError):
         probing = None if arguments.no_probes else arguments.data
-        return report(arguments.folders, checked(arguments.out), probing, console)
+        return report(arguments.folders, page_path(arguments.out), probing, console)
 
 
 def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, console: Console) -> int:
@@ -60,28 +60,28 @@ def report(folders: Sequence[Path], out: Path, data: Sequence[str] | None, conso
     Raises:
         ValueError: one of the folders is none, or the report cannot be written.
     """
-    found = collect(folders)
-    groups, twice = grouped(found.runs)
-    left = (*found.left, *twice)
+    collection = collect(folders)
+    groups, twice = group_runs(collection.runs)
+    omissions = (*collection.left, *twice)
     if not groups:
-        _tell(left, console)
+        _tell(omissions, console)
         places = ", ".join(map(str, folders))
-        raise ValueError(f"a report needs at least one finished run, got none in {places} ({len(left)} left out)")
+        raise ValueError(f"a report needs at least one finished run, got none in {places} ({len(omissions)} left out)")
     probes, reasons = ({}, {}) if data is None else probes_of(_one_per_encoding(groups), data, console)
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    content = document(Material(tuple(map(str, folders)), tuple(groups), left, probes, reasons, made))
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    content = document(Material(tuple(map(str, folders)), tuple(groups), omissions, probes, reasons, date))
     with working(console, "drawing"):
         count = _write(content, out)
-    _tell(left, console)
-    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {count} figures; runs read: {len(found.runs)}"
+    _tell(omissions, console)
+    wrote = f"wrote {out}, {out.with_suffix('.md').name} and {count} figures; runs read: {len(collection.runs)}"
     console.print(plain(wrote), markup=False)
     return 0
 
 
-def _tell(left: Sequence[Left], console: Console) -> None:
+def _tell(omissions: Sequence[Left], console: Console) -> None:
     """Print the omissions and their reasons."""
-    for one in left:
-        console.print(plain(f"left out: {one.what}: {one.why}"), markup=False)
+    for omission in omissions:
+        console.print(plain(f"left out: {omission.what}: {omission.why}"), markup=False)
 
 
 def _write(content: Document, out: Path) -> int:
@@ -90,7 +90,7 @@ def _write(content: Document, out: Path) -> int:
     Raises:
         ValueError: they cannot be written, or would replace something else.
     """
-    drawn = [_renamed(plot, out.stem) for section in content.sections for plot in plots(section)]
+    drawn = [_prefix(plot, out.stem) for section in content.sections for plot in plots(section)]
     images = [out.with_name(f"{plot.name}.png") for plot in drawn]
     for path in images:
         require_replaceable(path)
@@ -106,7 +106,7 @@ def _write(content: Document, out: Path) -> int:
     return len(drawn)
 
 
-def _renamed(plot: Plot, stem: str) -> Plot:
+def _prefix(plot: Plot, stem: str) -> Plot:
     return plot._replace(name=f"{stem}-{plot.name}")
 
 

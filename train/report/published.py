@@ -58,20 +58,20 @@ def published_section(group: Group, name: str) -> Section | None:
         group: runs of images.
         name: anchor of the section.
     """
-    ours = {one.label: one for one in group.series if one.label in ENCODINGS}
+    ours = {series.label: series for series in group.series if series.label in ENCODINGS}
     what = next(iter(group.measures), "")
     if group.key.program != "vit" or not group.key.trained or not ours:
         return None
-    shown = [label for label in ENCODINGS if label in ours]
+    labels = [label for label in ENCODINGS if label in ours]
     heads = ["side / trained side", "theirs, px", *(f"{label}, theirs" for label in ENCODINGS), "ours, px"]
-    heads += [f"{label}, ours" for label in shown]
+    heads += [f"{label}, ours" for label in labels]
     rows = []
     for side, numbers in THEIRS.items():
         size = nearest(group.sizes(what), side / TRAINED, group.key.trained)
         cells = [Cell(f"{side / TRAINED:.2f}", side / TRAINED), Cell(f"{side}", side)]
         cells += [Cell(f"{number:.2f}", number) for number in numbers]
         cells.append(Cell("" if size is None else f"{size}", size))
-        for label in shown:
+        for label in labels:
             mean = ours[label].means[what].get(size) if size is not None else None
             cells.append(Cell("" if mean is None else f"{mean.mean:.1f}", None if mean is None else mean.mean))
         rows.append(tuple(cells))
@@ -93,7 +93,7 @@ def nearest(sizes: list[int], ratio: float, trained: int) -> int | None:
 
 def _differences(group: Group) -> Table:
     settings, trained = dict(group.key.settings), group.key.trained
-    seeds = sorted({len(one.seeds) for one in group.series})
+    seeds = sorted({len(series.seeds) for series in group.series})
     off = lambda value, text: text if value else "off"
     ours = {
         "data": f"{group.key.data}: {group.key.note}; {group.key.examples:,} test images measured",
@@ -118,5 +118,5 @@ def _differences(group: Group) -> Table:
 
 def _optimizer(group: Group) -> str:
     configs = [run.config for series in group.series for run in series.runs if run.config is not None]
-    one = lambda c: f"{c.optimizer}, peak learning rate {c.lr:g}, weight decay {c.weight_decay:g}"
-    return " or ".join(sorted({one(config) for config in configs})) or "unknown"
+    describe = lambda c: f"{c.optimizer}, peak learning rate {c.lr:g}, weight decay {c.weight_decay:g}"
+    return " or ".join(sorted({describe(config) for config in configs})) or "unknown"

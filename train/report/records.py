@@ -30,10 +30,10 @@ class Line(Evaluation):
     @functools.cached_property
     def scored(self) -> dict[str, dict[int, Number]]:
         """The numbers by their name and size or length."""
-        found: dict[str, dict[int, Number]] = {}
+        by_measure: dict[str, dict[int, Number]] = {}
         for number in self.numbers:
-            found.setdefault(number.measure, {})[number.place] = number
-        return found
+            by_measure.setdefault(number.measure, {})[number.place] = number
+        return by_measure
 
 
 class Run(NamedTuple):

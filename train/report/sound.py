@@ -32,21 +32,21 @@ def require_texts(values: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must have at most {LONGEST:,} characters, got {len(value):,}")
 
 
-def require_sound(found: Evaluation) -> None:
+def require_sound(evaluation: Evaluation) -> None:
     """Check an evaluation of a run: its texts, sizes and counts.
 
     Raises:
         ValueError: naming the wrong value.
     """
-    require_texts({**vars(found), **found.made_by})
-    if not found.name.strip():
+    require_texts({**vars(evaluation), **evaluation.made_by})
+    if not evaluation.name.strip():
         raise ValueError("name must be that of an encoding, got an empty text")
-    if found.trained not in SIZES:
-        raise ValueError(f"trained must be a size or length, got {found.trained}")
-    if len(found.numbers) > NUMBERS:
-        raise ValueError(f"numbers must be at most {NUMBERS:,}, got {len(found.numbers):,}")
-    seen, first = set(), found.numbers[0].measure
-    for number in found.numbers:
+    if evaluation.trained not in SIZES:
+        raise ValueError(f"trained must be a size or length, got {evaluation.trained}")
+    if len(evaluation.numbers) > NUMBERS:
+        raise ValueError(f"numbers must be at most {NUMBERS:,}, got {len(evaluation.numbers):,}")
+    seen, first = set(), evaluation.numbers[0].measure
+    for number in evaluation.numbers:
         require_texts({"measure": number.measure, "of": number.of, "refused": number.refused})
         if any(size not in SIZES for size in number.shape):
             raise ValueError(f"a size or length must be from 1 to {SIZES[-1]:,}, got {number.at}")
@@ -58,22 +58,22 @@ def require_sound(found: Evaluation) -> None:
             raise ValueError(f"count must be at least 1, got {number.count}")
 
 
-def require_finite(found: Kind) -> Kind:
+def require_finite(evaluation: Kind) -> Kind:
     """Return an evaluation after checking that all its numbers can be shown.
 
     Raises:
         ValueError: naming the first one that cannot.
     """
-    for what, by_size in found.scores.items():
+    for what, by_size in evaluation.scores.items():
         most = 100.0 if what.endswith("%") else LARGEST
         for size, number in by_size.items():
             if not math.isfinite(number) or number < 0:
                 raise ValueError(f"every number must be finite and at least 0, got {what} of {number} at {size}")
             if number > most or not drawable(number):
                 raise ValueError(f"every number must be at most {most:g}, got {what} of {number:g} at {size}")
-    if not any(found.scores.values()):
-        raise ValueError(f"at least one size must be measured, got none: {next(iter(found.refused.values()), '')}")
-    return found
+    if not any(evaluation.scores.values()):
+        raise ValueError(f"at least one size must be measured, got none: {next(iter(evaluation.refused.values()), '')}")
+    return evaluation
 
 
 def drawable(number: Any) -> bool:

@@ -30,15 +30,15 @@ def plain(text: str, most: int = LONGEST) -> str:
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
         text = f"{text[: most // 2]} ...{digest}... {text[-(most // 4) :]}"
     line = " ".join(text.split())
-    return line if line.isprintable() else "".join(one if one.isprintable() else UNKNOWN for one in line)
+    return line if line.isprintable() else "".join(symbol if symbol.isprintable() else UNKNOWN for symbol in line)
 
 
-def cleaned(document: Document) -> Document:
+def clean(document: Document) -> Document:
     """Return a report in which every text is plain, and no plot has more curves than can be told apart."""
-    return _cleaned(document, LONGEST)
+    return _clean(document, LONGEST)
 
 
-def _cleaned(block: Block, most: int) -> Block:
+def _clean(block: Block, most: int) -> Block:
     """Return a block, or a part of one, with plain texts."""
     if isinstance(block, str):
         return plain(block, most)
@@ -46,6 +46,6 @@ def _cleaned(block: Block, most: int) -> Block:
         return block
     if isinstance(block, Plot) and len(block.curves) > DRAWN:
         caption = f"{block.caption} The first {DRAWN} of {len(block.curves):,} are drawn; the tables have all."
-        return _cleaned(block._replace(curves=block.curves[:DRAWN], caption=caption), most)
-    parts = (_cleaned(part, SHORT.get(type(block), most)) for part in block)
+        return _clean(block._replace(curves=block.curves[:DRAWN], caption=caption), most)
+    parts = (_clean(part, SHORT.get(type(block), most)) for part in block)
     return type(block)(*parts) if hasattr(block, "_fields") else type(block)(parts)  # pyright: ignore

@@ -19,12 +19,12 @@ MOST = 120
 
 def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
     """Return one plot per metric that any run reported, and a sentence on the encodings without metrics."""
-    found: list[str | Plot] = []
+    blocks: list[str | Plot] = []
     for name, label in METRICS.items():
         curves = [
-            Curve(one.label, group.styles[one.label], points)
-            for one in group.series
-            if one.scored[0].extend == "none" and (points := curve_of(one, name))
+            Curve(series.label, group.styles[series.label], points)
+            for series in group.series
+            if series.scored[0].extend == "none" and (points := curve_of(series, name))
         ]
         if curves:
             caption = (
@@ -35,16 +35,18 @@ def training_plots(group: Group, scope: str) -> tuple[str | Plot, ...]:
                 caption = f"{capital(label)}, on a few windows of training text: the mean over seeds."
             title = f"{capital(label).partition(',')[0]} against step"
             log = 10 if name.startswith("loss_") else 0
-            found.append(
+            blocks.append(
                 Plot("curves", f"{scope}-{name}", title, caption, Axis("step"), Axis(label, log), tuple(curves),
                      dots=False, scope=scope)
             )  # fmt: skip
     bare = [
-        one.label for one in group.series if one.scored[0].extend == "none" and not any(r.metrics for r in one.runs)
+        series.label
+        for series in group.series
+        if series.scored[0].extend == "none" and not any(r.metrics for r in series.runs)
     ]
     if bare:
-        found.append(f"Without metrics of training: {', '.join(bare)}.")
-    return tuple(found)
+        blocks.append(f"Without metrics of training: {', '.join(bare)}.")
+    return tuple(blocks)
 
 
 def curve_of(series: Series, name: str) -> tuple[Point, ...]:
@@ -53,9 +55,9 @@ def curve_of(series: Series, name: str) -> tuple[Point, ...]:
         {line["step"]: line[name] for line in run.metrics if name in line and drawable(line[name])}
         for run in series.runs
     ]
-    of_seeds = [one for one in of_seeds if one]
+    of_seeds = [by_step for by_step in of_seeds if by_step]
     common = sorted(set.intersection(*map(set, of_seeds))) if of_seeds else []
     every = max(1, -(-len(common) // MOST))
-    kept = common[::-every][::-1]
-    mean = lambda step: sum(one[step] for one in of_seeds) / len(of_seeds)
-    return tuple(Point(step, y := mean(step), y, y, f"{series.label} at step {step}: {y:.3f}") for step in kept)
+    steps = common[::-every][::-1]
+    mean = lambda step: sum(by_step[step] for by_step in of_seeds) / len(of_seeds)
+    return tuple(Point(step, y := mean(step), y, y, f"{series.label} at step {step}: {y:.3f}") for step in steps)

@@ -47,9 +47,9 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
         leave: called with each omitted folder and the reason.
         seen: real paths of the folders that were yielded; they are added to it.
     """
-    ahead: list[tuple[Path, int, int | None]] = [(top, 0, None)]  # path, levels below the top, levels after a link
-    while ahead:
-        path, depth, left = ahead.pop()
+    stack: list[tuple[Path, int, int | None]] = [(top, 0, None)]  # path, levels below the top, levels after a link
+    while stack:
+        path, depth, allowance = stack.pop()
         real = os.path.realpath(path)
         if real in seen:
             continue
@@ -58,13 +58,13 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
             return
         seen.add(real)
         try:
-            names, folders, links = _read(path, left)
+            names, folders, links = _read(path, allowance)
         except OSError as refused:
             leave(path, f"cannot be read: {refused.strerror}")
             continue
         if len(names) == ENTRIES:
             leave(path, f"it has {ENTRIES:,} entries or more, and others are not looked at")
-        less = None if left is None else left - 1
+        less = None if allowance is None else allowance - 1
         below: list[tuple[Path, int, int | None]] = [(path / name, depth + 1, less) for name in folders]
         for link in links:
             levels = _levels(link)
@@ -72,30 +72,40 @@ def places(top: Path, leave: Callable[[Path, str], None], seen: set[str]) -> Ite
                 leave(link, "a link to a folder that is no run is not followed")
             else:
                 below.append((link, depth + 1, levels))
-        yield Place(path, names, bool(below or links), left is not None)
+        yield Place(path, names, bool(below or links), allowance is not None)
         if below and depth == DEEPEST:
             leave(below[0][0], f"this and all in it: a report looks {DEEPEST} levels deep at most")
         else:
-            ahead += sorted(below, key=lambda one: one[0], reverse=True)
+            stack += sorted(below, key=lambda item: item[0], reverse=True)
 
 
-def _read(path: Path, left: int | None) -> tuple[frozenset[str], list[str], list[Path]]:
+def _read(path: Path, allowance: int | None) -> tuple[frozenset[str], list[str], list[Path]]:
     """Return the names in a folder, the names of folders to look at, and the links to folders that may be followed.
 
     Args:
         path: path of the folder.
-        left: levels below it to look at after a link; None = it was reached without a link.
+        allowance: levels below it to look at after a link; None = it was reached without a link.
 
     Raises:
         OSError: it cannot be read.
     """
     with os.scandir(path) as entries:
-        some = list(itertools.islice(entries, ENTRIES))
-    runs = {one.name for one in some} & set(RUNS) if left == LEVELS else {one.name for one in some if left != 0}
-    own = [one for one in some if one.name in runs and not any(fnmatch.fnmatchcase(one.name, part) for part in PARTS)]
-    folders = sorted(one.name for one in own if one.is_dir(follow_symlinks=False))
-    links = [path / one.name for one in own if left is None and one.is_symlink() and os.path.isdir(path / one.name)]
-    return frozenset(one.name for one in some), folders, links
+        items = list(itertools.islice(entries, ENTRIES))
+    runs = (
+        {item.name for item in items} & set(RUNS)
+        if allowance == LEVELS
+        else {item.name for item in items if allowance != 0}
+    )
+    candidates = [
+        item for item in items if item.name in runs and not any(fnmatch.fnmatchcase(item.name, part) for part in PARTS)
+    ]
+    folders = sorted(item.name for item in candidates if item.is_dir(follow_symlinks=False))
+    links = [
+        path / item.name
+        for item in candidates
+        if allowance is None and item.is_symlink() and os.path.isdir(path / item.name)
+    ]
+    return frozenset(item.name for item in items), folders, links
 
 
 def _levels(link: Path) -> int | None:

@@ -73,7 +73,7 @@ def evaluate_all(
     answerers: Sequence[Answerer], params: Any, *, step: int, mesh: Mesh, console: Console
 ) -> list[ExactMatchResults]:
     """Return the exact answers at every evaluation length, with each extension."""
-    evaluations = [evaluate(each, params, step=step, mesh=mesh, console=console) for each in answerers]
+    evaluations = [evaluate(answerer, params, step=step, mesh=mesh, console=console) for answerer in answerers]
     return list(itertools.chain(*evaluations))
 
 

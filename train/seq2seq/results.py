@@ -41,10 +41,10 @@ class ExactMatchResults(results.Evaluation):
         table = Table(*heads, title=title, caption=results.caption(self))
         for task in self.parts:
             tokens = self.of(TOKENS, task)
-            for at, one in self.of(EXACT, task).items():
-                interval = f"{one.low:.1f} to {one.high:.1f}"
-                cells = [] if one.refused else [f"{one.value:.1f}", interval, f"{tokens[at].value:.1f}"]
-                place = (task, f"{one.place}", f"{one.place / self.trained:g}")
-                table.add_row(*place, *(cells or ["refused"]), style=results.emphasis(self, one.place))
+            for at, number in self.of(EXACT, task).items():
+                interval = f"{number.low:.1f} to {number.high:.1f}"
+                cells = [] if number.refused else [f"{number.value:.1f}", interval, f"{tokens[at].value:.1f}"]
+                place = (task, f"{number.place}", f"{number.place / self.trained:g}")
+                table.add_row(*place, *(cells or ["refused"]), style=results.emphasis(self, number.place))
             table.add_section()
         return table

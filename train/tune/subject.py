@@ -40,12 +40,12 @@ def model_digest(path: str) -> str:
     """
     _, source = decoder_source(path)
     folder, gguf = Path(path), find_gguf(Path(path))
-    files = [gguf] if gguf else [folder / name for name in sorted({one.file for one in source.tensors.values()})]
-    found = hashlib.sha256(b"" if gguf else json.dumps(source.config_json, sort_keys=True).encode())
+    files = [gguf] if gguf else [folder / name for name in sorted({tensor.file for tensor in source.tensors.values()})]
+    digest = hashlib.sha256(b"" if gguf else json.dumps(source.config_json, sort_keys=True).encode())
     for file in files:
         with file.open("rb") as weights:
-            found.update(hashlib.file_digest(weights, "sha256").digest())
-    return found.hexdigest()[:16]
+            digest.update(hashlib.file_digest(weights, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 class Loaded(DecoderSplit):

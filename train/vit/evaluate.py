@@ -75,20 +75,20 @@ def evaluate(
     """
     config, sizes, extensions = classifier.config, evaluation_sizes(classifier.config), list(classifier.extended)
     passes = [
-        planned_pass(classifier, dataset, mesh, extend, size)
+        plan_pass(classifier, dataset, mesh, extend, size)
         for extend in extensions
         for size in sizes
         if size != config.size or extend == extensions[0]
     ]
     numbers: dict[tuple[str, int], Number] = {}
-    ahead = ThreadPoolExecutor(1)
+    compiler = ThreadPoolExecutor(1)
     try:
-        programs = [ahead.submit(compiled_pass, classifier, params, mesh, one) for one in passes]
-        with Evaluating(console, sum(one.images * one.tokens for one in passes)) as progress:
-            for one, program in zip(passes, programs, strict=True):
-                numbers[one.extend, one.size] = measure(one, program, params, dataset, mesh, progress)
+        programs = [compiler.submit(compile_pass, classifier, params, mesh, pass_) for pass_ in passes]
+        with Evaluating(console, sum(pass_.images * pass_.tokens for pass_ in passes)) as progress:
+            for pass_, program in zip(passes, programs, strict=True):
+                numbers[pass_.extend, pass_.size] = measure(pass_, program, params, dataset, mesh, progress)
     finally:
-        ahead.shutdown(wait=False, cancel_futures=True)
+        compiler.shutdown(wait=False, cancel_futures=True)
     number = lambda extend, size: numbers[extend if (extend, size) in numbers else extensions[0], size]
     patches = [Number(measure=PATCHES, at=size, value=(size // config.patch) ** 2) for size in sizes]
     return [
@@ -100,7 +100,7 @@ def evaluate(
     ]  # fmt: skip
 
 
-def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: str, size: int) -> Pass:
+def plan_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: str, size: int) -> Pass:
     """Return how the test images of one size are divided into chunks and launches."""
     tokens = (size // classifier.config.patch) ** 2
     images = len(dataset.test(size))
@@ -111,16 +111,16 @@ def planned_pass(classifier: Classifier, dataset: Dataset, mesh: Mesh, extend: s
     return Pass(extend, size, tokens, images, chunk, max(1, -(-launch // chunk)))
 
 
-def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) -> Any:
+def compile_pass(classifier: Classifier, params: Any, mesh: Mesh, pass_: Pass) -> Any:
     """Return the compiled program `(params, images, labels) -> whether each image is classified correctly`."""
     execution = evaluation_execution(mesh)
-    logits_of = partial(classifier.logits, extend=one.extend, execution=execution)
+    logits_of = partial(classifier.logits, extend=pass_.extend, execution=execution)
 
     def correct(params: Any, images: Array, labels: Array) -> Array:
         hits = lambda chunk: jnp.argmax(logits_of(params, chunk[0]), -1) == chunk[1]
         return jax.lax.map(hits, (images, labels)).reshape(-1)
 
-    lead, side = (one.chunks, one.chunk), (one.size, one.size, classifier.vit.channels)
+    lead, side = (pass_.chunks, pass_.chunk), (pass_.size, pass_.size, classifier.vit.channels)
     shape = partial(jax.ShapeDtypeStruct, sharding=chunk_sharding(mesh))
     lowered = jax.jit(correct, out_shardings=replicated_sharding(mesh)).lower(
         params, shape((*lead, *side), jnp.float32), shape(lead, jnp.int32)
@@ -128,36 +128,38 @@ def compiled_pass(classifier: Classifier, params: Any, mesh: Mesh, one: Pass) ->
     return lowered.compile(EVALUATION_COMPILER if mesh.devices.flat[0].platform == "cpu" else None)
 
 
-def measure(one: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating) -> Number:
+def measure(
+    pass_: Pass, program: Future[Any], params: Any, dataset: Dataset, mesh: Mesh, progress: Evaluating
+) -> Number:
     """Return top-1 at one size; images are prepared and moved to the devices during the previous launch."""
-    launch, found = one.chunk * one.chunks, []
+    launch, outcomes = pass_.chunk * pass_.chunks, []
     sharding = chunk_sharding(mesh)
 
     def put(array: np.ndarray) -> Array:
-        array = array.reshape(one.chunks, one.chunk, *array.shape[1:])
+        array = array.reshape(pass_.chunks, pass_.chunk, *array.shape[1:])
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 
-    for host in first_images(evaluation_batches(dataset, one.size, launch), one.images):
-        full = padded_batch(host, launch)
-        found.append((program.result()(params, put(full["image"]), put(full["label"])), len(host["label"])))
-        jax.block_until_ready(found[-2:-1])
-        extended = "" if one.extend == "none" else f" with {one.extend}"
-        progress(len(host["label"]) * one.tokens, f"{one.size} px{extended}")
-    each = np.concatenate([np.asarray(hits)[:count] for hits, count in found])
-    return share(TOP1, one.size, each)
+    for host in first_images(evaluation_batches(dataset, pass_.size, launch), pass_.images):
+        full = pad_batch(host, launch)
+        outcomes.append((program.result()(params, put(full["image"]), put(full["label"])), len(host["label"])))
+        jax.block_until_ready(outcomes[-2:-1])
+        extended = "" if pass_.extend == "none" else f" with {pass_.extend}"
+        progress(len(host["label"]) * pass_.tokens, f"{pass_.size} px{extended}")
+    right = np.concatenate([np.asarray(hits)[:count] for hits, count in outcomes])
+    return share(TOP1, pass_.size, right)
 
 
 def first_images(batches: Iterator[Mapping[str, np.ndarray]], limit: int) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the batches of the first `limit` images."""
-    left = limit
+    quota = limit
     for batch in batches:
-        yield {name: array[:left] for name, array in batch.items()}
-        left -= len(batch["label"])
-        if left <= 0:
+        yield {name: array[:quota] for name, array in batch.items()}
+        quota -= len(batch["label"])
+        if quota <= 0:
             return
 
 
-def padded_batch(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+def pad_batch(batch: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
     """Return the batch padded to `size` images; the added ones have a label that no prediction can match."""
     short = size - len(batch["label"])
     image = np.pad(batch["image"], ((0, short), (0, 0), (0, 0), (0, 0)))

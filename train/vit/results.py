@@ -28,16 +28,16 @@ class ResolutionResults(results.Evaluation):
     @classmethod
     def tables(cls, runs: Sequence[Self]) -> list[Table]:
         """Return the tables for the terminal; evaluations of one run with several extensions share one."""
-        first, *others = runs
-        title = f"top-1 in percent, {first.name if others else first.label}, {first.data}, trained at"
+        first, *followers = runs
+        title = f"top-1 in percent, {first.name if followers else first.label}, {first.data}, trained at"
         names = ["as trained" if run.extend == "none" else run.extend for run in runs]
-        heads = names if others else ["tokens", "top-1", "95 % interval"]
+        heads = names if followers else ["tokens", "top-1", "95 % interval"]
         table = Table("pixels", "x trained", *heads, title=f"{title} {first.trained} px alone", caption=first.note)
         patches = first.of(PATCHES)
         for numbers in zip(*(run.first for run in runs), strict=True):
-            one, size = numbers[0], numbers[0].place
-            interval = f"{one.low:.2f} to {one.high:.2f}"
-            cells = [f"{patches[one.at].value:.0f}", f"{one.value:.2f}", interval] if not others else []
-            cells = [f"{number.value:.1f} ± {number.half:.1f}" for number in numbers] if others else cells
+            number, size = numbers[0], numbers[0].place
+            interval = f"{number.low:.2f} to {number.high:.2f}"
+            cells = [f"{patches[number.at].value:.0f}", f"{number.value:.2f}", interval] if not followers else []
+            cells = [f"{number.value:.1f} ± {number.half:.1f}" for number in numbers] if followers else cells
             table.add_row(f"{size}", f"{size / first.trained:.2f}", *cells, style=results.emphasis(first, size))
         return [table]
