@@ -42,7 +42,7 @@ EVERY = 20
 """Steps between checkpoints of the run that is killed."""
 
 STEPS = 200
-HEARTBEAT, JOINED_WITHIN = 10, 45
+HEARTBEAT, JOIN_TIMEOUT = 10, 45
 """Seconds, see `train.devices.hosts`: shorter than there."""
 
 PATIENCE = 300
@@ -102,7 +102,7 @@ def _logged(log: str, target: Callable[..., None], *arguments: Any) -> None:
 
 def train_lm(argv: list[str]) -> None:
     """Be `python -m train.lm`, but wait less for processes that are gone, or never came."""
-    hosts.HEARTBEAT, hosts.JOINED_WITHIN = HEARTBEAT, JOINED_WITHIN
+    hosts.HEARTBEAT, hosts.JOIN_TIMEOUT = HEARTBEAT, JOIN_TIMEOUT
     from train.lm.program import main
 
     raise SystemExit(main(argv))

@@ -11,9 +11,9 @@ import pytest
 from tests.support.cases import mostly_slow
 from train.engine.command_line import read_options
 from train.engine.options import facts_of, names_of, option, options
-from train.engine.programs import PROGRAMS, config_of, program
+from train.engine.programs import PROGRAMS, config_of
 from train.engine.stored_config import load_config, settings_digest
-from train.report.groups import TUNED
+from train.report.groups import OF_SERIES, TUNED
 
 STORED = Path(__file__).parents[1] / "data_files" / "runs_0_3_0"
 TRAIN = Path(__file__).parents[2] / "train"
@@ -85,6 +85,6 @@ def test_a_new_option_leaves_earlier_runs_readable(run):
         load_config(Careless, STORED / run)
 
 
-def test_options_of_the_optimizer_are_those_that_a_table_may_mix():
-    assert {*TUNED} == {*names_of(config_of("lm"), "tuned")}
-    assert {program(name).config for name in PROGRAMS} == {config_of(name) for name in PROGRAMS}
+def test_what_runs_of_one_table_may_differ_by_is_said_where_an_option_is_declared():
+    assert {*TUNED} == {"optimizer", "lr", "lr_end", "weight_decay", "clip", "warmup"}
+    assert {"pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED} == OF_SERIES

@@ -12,15 +12,18 @@ from pejax._visualize.style import LineStyle
 from train.compare.table import Mean, means
 from train.engine.line_styles import line_styles
 from train.engine.numbers import Kind, Number
-from train.engine.programs import PROGRAMS
+from train.engine.options import names_of
+from train.engine.programs import PROGRAMS, config_of
 from train.engine.results import Evaluation
 from train.report.records import Left, Run
 from train.report.texts import plain
 
-TUNED = ("optimizer", "lr", "lr_end", "weight_decay", "warmup", "clip")
+CONFIGS = tuple(map(config_of, PROGRAMS))
+
+TUNED = tuple(dict.fromkeys(name for config in CONFIGS for name in names_of(config, "tuned")))
 """Settings of the optimizer, which may differ between the series of a section."""
 
-OF_SERIES = ("pe", "decoder_pe", "cross", "cross_pe", "seed", "init", "preset", "validation", *TUNED)
+OF_SERIES = {name for config in CONFIGS for name in names_of(config, "series", "tuned")}
 """Settings by which the series of a section may differ."""
 
 SECTIONS, MEASURES, SIZES = 100, 12, 60
