@@ -169,5 +169,5 @@ def measure_length(
     if sliding is None or not chosen.any():
         return numbers
     full, short = losses[:, beyond[chosen]], sliding[:, chosen]
-    gain = dataclasses.replace(mean(GAIN, length, short - full, log=False), outcomes=None)  # nothing is compared by it
-    return [*numbers, mean(BEYOND, length, full), mean(SLIDING, length, short), gain]
+    others = mean(BEYOND, length, full), mean(SLIDING, length, short), mean(GAIN, length, short - full, log=False)
+    return [*numbers, *(dataclasses.replace(number, outcomes=None) for number in others)]  # no runs are compared by them
