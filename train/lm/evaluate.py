@@ -170,4 +170,7 @@ def measure_length(
         return numbers
     full, short = losses[:, beyond[chosen]], sliding[:, chosen]
     others = mean(BEYOND, length, full), mean(SLIDING, length, short), mean(GAIN, length, short - full, log=False)
-    return [*numbers, *(dataclasses.replace(number, outcomes=None) for number in others)]  # no runs are compared by them
+    return [
+        *numbers,
+        *(dataclasses.replace(number, outcomes=None) for number in others),
+    ]  # no runs are compared by them
