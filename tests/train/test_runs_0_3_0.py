@@ -316,6 +316,7 @@ def test_a_report_has_every_number(
     assert f"runs read: {len(RUNS)}" in said
     assert "reading the weights" not in said  # what they told is stored
     text = (runs / "report.md").read_text().replace("*", "")
+    assert "tune/model" not in text  # the fine-tuned model is no run that is left out
     for run in RUNS:
         for found in results_of(FOLDER / run).values():
             for by_size in found.scores.values():

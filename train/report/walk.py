@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from train.engine.run_files import MODEL
+
 DEEPEST, FOLDERS, ENTRIES = 16, 10_000, 20_000
 """Most levels below a given folder, folders in all, and entries of one folder that are looked at."""
 
@@ -96,8 +98,9 @@ def _read(path: Path, allowance: int | None) -> tuple[frozenset[str], list[str],
         if allowance == LEVELS
         else {item.name for item in items if allowance != 0}
     )
+    parts = (*PARTS, MODEL) if any(item.name == RUN for item in items) else PARTS
     candidates = [
-        item for item in items if item.name in runs and not any(fnmatch.fnmatchcase(item.name, part) for part in PARTS)
+        item for item in items if item.name in runs and not any(fnmatch.fnmatchcase(item.name, part) for part in parts)
     ]
     folders = sorted(item.name for item in candidates if item.is_dir(follow_symlinks=False))
     links = [
