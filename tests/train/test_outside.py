@@ -18,11 +18,12 @@ from train.dit.config import Config as DitConfig
 from train.engine import session
 from train.engine.outside import command, named_paths
 from train.engine.parser import parse
-from train.engine.programs import program
+from train.engine.programs import config_of, program
 from train.engine.stored_config import save_config
 from train.evaluate import program as evaluate
 from train.lm.config import Config as LmConfig
 from train.lm.longrope import program as longrope
+from train.plan import program as plan
 from train.replay import program as replay
 from train.report import program as report
 from train.runs import load_run
@@ -252,4 +253,39 @@ def test_no_file_that_only_the_run_names_is_opened_and_none_outside_changes(read
         path: (path.stat().st_mtime_ns, path.read_bytes()) for path in outside.rglob("*") if path.is_file()
     }
     assert {path.name for path in tmp_path.iterdir()} == {"outside", "out", "run"}
+    assert SECRET not in "".join(capsys.readouterr())
+
+
+COMMANDS = {
+    "evaluate": lambda name, run, out: evaluate.main([run]),
+    "report": lambda name, run, out: report.main([run, "-o", f"{out}/report.html"]),
+    "resume": lambda name, run, out: session.main(program(name), ["--resume", f"--out={run}"]),
+    "init": lambda name, run, out: session.main(program(name), [f"--init={run}", f"--out={out}/new"]),
+    "compare --init": lambda name, run, out: compare.read([f"--task={name}", "--pe=rope", f"--init={run}"]),
+    "plan --init": lambda name, run, out: plan.read([name, "--topology=h100:1", f"--init={run}"]),
+    "load_run": lambda name, run, out: load_run(run),
+}
+NAMED = {
+    "vit": {"data": "folder:{outside}/images", "init": "{outside}/first"},
+    "dit": {"data": "folder(path='{outside}/images')", "init": "{outside}/first"},
+    "seq2seq": {"init": "{outside}/first"},
+    "tune": {"data": "file:{outside}/text.txt", "model": "{outside}/model"},
+}
+"""What the config.json of each trainer can name outside of its folder."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", NAMED)
+def test_no_trainer_opens_what_only_its_config_names(name, command, tmp_path, opened, capsys):
+    outside, out, run = (tmp_path / part for part in ("outside", "out", "run"))
+    for folder in (outside / "images" / "a", outside / "model", outside / "first", out, run):
+        folder.mkdir(parents=True)
+    for path in ("text.txt", "images/a/1.png", "model/config.json", "first/config.json"):
+        (outside / path).write_text(SECRET)
+    settings = {key: value.format(outside=outside) for key, value in NAMED[name].items()}
+    save_config(config_of(name)(**settings, out=f"{run}"), run)
+    opened.clear()
+    with contextlib.suppress(SystemExit, ValueError):
+        COMMANDS[command](name, f"{run}", f"{out}")
+    assert [path for path in opened if outside in path.parents] == []
     assert SECRET not in "".join(capsys.readouterr())
