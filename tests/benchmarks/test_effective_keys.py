@@ -57,7 +57,8 @@ def test_a_run_is_read_and_its_lines_say_what_the_results_say(tmp_path, capsys):
     assert keys.shape == (2, 2, 4)
     assert np.all((keys > 1) & (keys <= np.asarray([4.001, 9.001])[:, None, None]))
     assert last["shift"] == pytest.approx(np.abs(np.log(keys[1] / keys[0])).mean(), abs=1e-3)
-    top1 = {row["size"]: 100 * row["top1"] for row in json.loads((run / "results.json").read_text())["rows"]}
+    numbers = json.loads((run / "results.json").read_text())["numbers"]
+    top1 = {number["at"]: number["value"] for number in numbers if number["measure"] == "top-1, %"}
     assert last["top1_lost"] == pytest.approx(top1[28] - top1[42], abs=0.01)
     assert "results-pi.json" in refused(capsys, lambda: entropy.main([str(run), "--extend=pi"]))
     assert "config.json" in refused(capsys, lambda: entropy.main([str(tmp_path)]))
