@@ -91,7 +91,7 @@ def _refused_call(
     options: Mapping[str, Any],
     ways: Mapping[str, str],
 ) -> str:
-    """Return what is wrong with a call that does not fit a signature; empty where Python says it well."""
+    """Return the fault of a call that does not fit a signature; empty where Python says it well."""
     parameters = {name: parameter for name, parameter in signature.parameters.items() if name != "self"}
     by_place = [name for name, parameter in parameters.items() if parameter.kind is not parameter.KEYWORD_ONLY]
     args = args["self" in signature.parameters :]

@@ -236,7 +236,7 @@ def _converter(array_type: Any, law: Callable[[np.ndarray], None] = _no_law) -> 
 
 
 def _on_host(value: Any) -> np.ndarray:
-    """Return what NumPy makes of a value; raise TypeError for a list of no one shape."""
+    """Return a value as an array of NumPy; raise TypeError for a list of no one shape."""
     try:
         return np.asarray(value)
     except ValueError:

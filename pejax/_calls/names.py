@@ -106,7 +106,7 @@ NO_WAYS: Mapping[str, str] = types.MappingProxyType({})
 
 
 def guess(name: str, names: Iterable[str]) -> str | None:
-    """Return what somebody meant by an unknown name; None where nothing that is known is near.
+    """Return the name that somebody meant by an unknown one; None where nothing that is known is near.
 
     A word of another library gives what it is called here, `sampling=Sampling(temperature=0.7)`; any other name the
     known one with the fewest wrong letters: none in a name of one letter, one up to four letters, two in longer names.

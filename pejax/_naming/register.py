@@ -105,7 +105,7 @@ def try_encoding(factory: EncodingFactory[...], dims: Sequence[Dims] = SMALL) ->
             encoding = factory(candidate)
         except ValueError as refused:
             refusals.append(f"{refused}")
-        except Exception as broken:
+        except Exception as broken:  # whatever the code of a user raises
             if isinstance(broken, TypeError) and f"{broken}".startswith(f"{name} must return"):
                 raise
             raise TypeError(f"{name} failed for {candidate}: {type(broken).__name__}: {broken}") from broken
@@ -232,6 +232,6 @@ def _shape(name: str, hook: str, function: Callable[..., Any], *operands: Any) -
     """
     try:
         return jax.eval_shape(function, *operands)
-    except Exception as broken:
+    except Exception as broken:  # whatever a hook of a user raises
         reason = " ".join(f"{broken}".split())
         raise TypeError(f"{name}: {hook} failed: {type(broken).__name__}: {reason}") from broken

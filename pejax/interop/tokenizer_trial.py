@@ -26,7 +26,7 @@ TOKENS = ("a", "b", "!", " ", "é", "##a", "▁", "▁a", "Ġ", "Ġa", "a</w>", 
 
 
 def failure_of(content: Any) -> str:
-    """Return what goes wrong while a tokenizer encodes and decodes: a panic, a crash, a long wait; "" = nothing.
+    """Return the failure of a tokenizer that encodes and decodes: a panic, a crash, a long wait; "" = none.
 
     Args:
         content: of tokenizer.json.
@@ -67,7 +67,7 @@ def _without_vocabulary(content: Any) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _failure(content: str) -> str:
-    """Return what happened to the child process that tried a tokenizer; "" = nothing.
+    """Return the end of the child process that tried a tokenizer, in words; "" = it was well.
 
     A system that starts no process tries nothing.
     """

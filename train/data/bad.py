@@ -67,10 +67,10 @@ def way_out(name: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def identity_suffix(count: int) -> str:
-    """Return what the identity of data says of parts that are left out: "-without-2"; empty for none."""
+    """Return the end of the identity of data whose parts are left out: "-without-2"; empty for none."""
     return f"-without-{count}" if count else ""
 
 
 def note_suffix(count: int) -> str:
-    """Return what the note on data says of parts that are left out; empty for none."""
+    """Return the end of the note on data whose parts are left out; empty for none."""
     return f"; left out, since unreadable: {count:,}" if count else ""

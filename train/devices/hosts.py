@@ -98,7 +98,7 @@ def end_together(hosts: str, hint: Callable[[], str]) -> Iterator[None]:
             if ended.code:
                 _fail(ended.code if isinstance(ended.code, int) else 1)
             raise
-        except Exception as broken:
+        except Exception as broken:  # whatever it is, the other processes must not wait for this one
             if is_process_loss(broken):
                 _end(LOST, line())
             traceback.print_exc()

@@ -60,7 +60,7 @@ NOT_FILES = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a 
 
 
 def kind_of(name: str) -> Kind | None:
-    """Return what a file of this name is in a run folder; None = it is not a run's."""
+    """Return the kind of a file of this name in a run folder; None = it is not a run's."""
     return next((kind for pattern, kind in FILES.items() if re.fullmatch(pattern, name)), None)
 
 

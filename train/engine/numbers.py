@@ -55,7 +55,7 @@ class Number:
         return hash(self._values())
 
     def _values(self) -> tuple[Any, ...]:
-        """Return what is compared: what two numbers both lack, a NaN, is equal."""
+        """Return the fields that are compared; a NaN, which two numbers lack alike, is equal."""
         values = (getattr(self, field.name) for field in dataclasses.fields(self) if field.compare)
         return tuple("none" if value != value else value for value in values)
 

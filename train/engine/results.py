@@ -89,7 +89,7 @@ class Evaluation:
 
     @property
     def kind(self) -> Kind:
-        """What all evaluations of the program have in common."""
+        """The description of all evaluations of the program."""
         return self.kinds[-1] if self.videos else self.kinds[0]
 
     @property

@@ -100,7 +100,7 @@ def digest_of(folder: Path) -> str:
 
 
 def stored_settings(folder: Path) -> dict[str, Any]:
-    """Return what config.json of a run folder holds, unchecked; empty where there is none of a run."""
+    """Return the content of config.json in a run folder, unchecked; empty where there is none of a run."""
     try:
         return _stored(folder)
     except ValueError:

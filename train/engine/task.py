@@ -160,6 +160,16 @@ class Program(NamedTuple):
     comparison: str = ""
     docstring: str = ""
 
+    def abstract_step(self, config: RunConfig, facts: Facts) -> "AbstractStep":
+        """Return the step of a config on shapes.
+
+        Raises:
+            ValueError: the program cannot be planned, or the config does not fit the model.
+        """
+        if self.model is None or self.step is None:
+            raise ValueError(f"train.{config.program} has no step that can be planned: its model is loaded")
+        return self.step(self.model(config, facts))
+
     def next_commands(self, config: RunConfig) -> list[str]:
         """Return the commands to try after a run: a comparison with other encodings, and a page of all runs."""
         if not self.comparison:

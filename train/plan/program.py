@@ -91,9 +91,7 @@ def read(argv: Sequence[str]) -> tuple[AbstractStep, Topology, PlanOptions]:
     topology = parse_topology(options.topology)
     trainer = program(arguments.program)
     facts = Facts(options.vocab, options.channels, options.classes)
-    assert trainer.model, "the parser takes trainers alone"
-    assert trainer.step
-    subject = trainer.step(trainer.model(parse(trainer.config, trainer_arguments), facts))
+    subject = trainer.abstract_step(parse(trainer.config, trainer_arguments), facts)
     if subject.config.devices:
         raise ValueError(f"devices must not be given, because --topology sets it, got {subject.config.devices}")
     return subject, topology, options

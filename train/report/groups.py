@@ -228,7 +228,7 @@ def _unknown(run: Run, scored: Evaluation) -> Key:
 
 
 def _made_by(scored: Evaluation) -> set[tuple[str, str]]:
-    """Return what the numbers of an evaluation were made by, as settings of a section."""
+    """Return the origin of the numbers of an evaluation (`made_by`), as settings of a section."""
     return {(f"{MADE_BY}{name}", value) for name, value in scored.made_by.items()}
 
 

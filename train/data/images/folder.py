@@ -141,7 +141,7 @@ def _parts(root: Path) -> dict[Path, Classes]:
 
 
 def _intact(parts: Mapping[Path, Classes], root: Path, on_error: str) -> tuple[list[Classes], int]:
-    """Return what can be decoded of the images of all parts, and how many images are left out."""
+    """Return the images of all parts that can be decoded, and the number of those that are left out."""
     files = [file for part in parts.values() for images in part.values() for file in images]
     indices = intact(Files(files, [0] * len(files)), root, f"images of {root}", on_error)
     readable = {files[index] for index in indices}
@@ -153,7 +153,7 @@ def _intact(parts: Mapping[Path, Classes], root: Path, on_error: str) -> tuple[l
 
 
 def _classes(root: Path) -> Classes:
-    """Return what the class subfolders of a folder have that is an image by its name."""
+    """Return the files that are images by their names, by the class subfolder of a folder."""
     classes = {}
     for entry in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
         paths = (Path(at) / name for at, _, names in os.walk(entry) for name in names)
