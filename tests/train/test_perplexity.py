@@ -63,10 +63,10 @@ def corpus_of(*lengths: int) -> Corpus:
 Numbers = dict[tuple[str, int], Number]
 
 
-def found(language, corpus: Corpus, devices: int = 1) -> Numbers:
+def numbers_of(language, corpus: Corpus, devices: int = 1) -> Numbers:
     """Return the numbers by measure and length."""
-    one = jnp.float32(1)
-    [results] = evaluate(language, corpus, one, step=7, mesh=make_mesh(devices), console=QUIET)
+    params = jnp.float32(1)
+    [results] = evaluate(language, corpus, params, step=7, mesh=make_mesh(devices), console=QUIET)
     assert (results.step, results.trained, results.note) == (7, language.config.length, "a note")
     return {(number.measure, number.at): number for number in results.numbers}
 
@@ -80,21 +80,21 @@ def require(number: Number, loss: float, half: float, count: int) -> None:
 
 def test_every_token_is_read_once_with_what_stands_before_it_in_its_window():
     lengths = (2, 4, 6, 12)
-    numbers = found(Counting(count_before, eval_lengths=lengths), corpus_of(13, 13))
-    named = found(Counting(name_of_target, eval_lengths=lengths), corpus_of(13))
+    numbers = numbers_of(Counting(count_before, eval_lengths=lengths), corpus_of(13, 13))
+    named = numbers_of(Counting(name_of_target, eval_lengths=lengths), corpus_of(13))
     for length in lengths:
         require(numbers[PERPLEXITY, length], np.arange(1, length + 1).mean(), 0.0, 24)
         require(named[PERPLEXITY, length], np.arange(1, 13).mean(), math.inf, 12)
 
 
 def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and_sliding_the_same_ones():
-    numbers = found(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
+    numbers = numbers_of(Counting(count_before, eval_lengths=(2, 4, 6, 12)), corpus_of(13, 13))
     assert {length for measure, length in numbers if measure != PERPLEXITY} == {6, 12}
     for length, before in ((6, [5, 6, 5, 6]), (12, list(range(5, 13)))):
         require(numbers[BEYOND, length], np.mean(before), 0.0, 2 * len(before))
         require(numbers[SLIDING, length], TRAINED, 0.0, 2 * len(before))
         require(numbers[GAIN, length], TRAINED - np.mean(before), 0.0, 2 * len(before))
-    named = found(Counting(name_of_target, eval_lengths=(6, 12)), corpus_of(13))
+    named = numbers_of(Counting(name_of_target, eval_lengths=(6, 12)), corpus_of(13))
     for length, targets in ((6, [5, 6, 11, 12]), (12, list(range(5, 13)))):
         for measure, loss in ((BEYOND, np.mean(targets)), (SLIDING, np.mean(targets)), (GAIN, 0.0)):
             require(named[measure, length], loss, math.inf, len(targets))
@@ -103,7 +103,7 @@ def test_beyond_are_the_tokens_with_more_than_the_trained_length_before_them_and
 def test_a_model_that_needs_the_context_gains_what_it_is_worth():
     """A token costs 3 nats, and 2 less where at least 6 tokens stand before it."""
     needs = lambda before, context, target: jnp.where(before >= 6, 1.0, 3.0) + 0.0 * f32(target)
-    numbers = found(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))
+    numbers = numbers_of(Counting(needs, eval_lengths=(12,)), corpus_of(13, 13))
     assert loss_of(numbers[SLIDING, 12]) == pytest.approx(3.0)
     assert loss_of(numbers[BEYOND, 12]) == pytest.approx((3 + 7 * 1) / 8)
     assert numbers[GAIN, 12].value == pytest.approx(2 * 7 / 8)
@@ -111,20 +111,20 @@ def test_a_model_that_needs_the_context_gains_what_it_is_worth():
 
 def test_the_sliding_context_is_the_last_tokens_before_the_target():
     sum_of_context = lambda before, context, target: 10 * jnp.cumsum(context, axis=1) + target
-    number = found(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[SLIDING, 12]
+    number = numbers_of(Counting(sum_of_context, eval_lengths=(12,)), corpus_of(13))[SLIDING, 12]
     expected = [10 * sum(range(target - TRAINED, target)) + target for target in range(5, 13)]
     assert loss_of(number) == pytest.approx(np.mean(expected))
 
 
 def test_of_the_tokens_beyond_one_in_a_stride_is_compared():
-    numbers = found(Counting(name_of_target, eval_lengths=(6, 12), eval_stride=3), corpus_of(13))
+    numbers = numbers_of(Counting(name_of_target, eval_lengths=(6, 12), eval_stride=3), corpus_of(13))
     require(numbers[BEYOND, 12], np.mean([5, 8, 11]), math.inf, 3)
     require(numbers[BEYOND, 6], np.mean([5, 11]), math.inf, 2)
     assert numbers[PERPLEXITY, 12].count == 12
 
 
 def test_lengths_that_do_not_divide_the_longest_leave_its_last_tokens_out():
-    numbers = found(Counting(name_of_target, eval_lengths=(5, 13)), corpus_of(14))
+    numbers = numbers_of(Counting(name_of_target, eval_lengths=(5, 13)), corpus_of(14))
     require(numbers[PERPLEXITY, 5], np.arange(1, 11).mean(), math.inf, 10)
     for measure in (BEYOND, SLIDING):
         assert loss_of(numbers[measure, 5]) == pytest.approx(np.mean([5, 10]))
@@ -132,13 +132,13 @@ def test_lengths_that_do_not_divide_the_longest_leave_its_last_tokens_out():
 
 
 def test_no_more_stretches_than_the_limit_are_read():
-    for limit, taken in ((0, 6), (2, 2), (9, 6)):
-        numbers = found(Counting(count_before, eval_lengths=(12,), eval_limit=limit), corpus_of(39, 13, 27))
-        assert numbers[PERPLEXITY, 12].count == 12 * taken
+    for limit, stretches in ((0, 6), (2, 2), (9, 6)):
+        numbers = numbers_of(Counting(count_before, eval_lengths=(12,), eval_limit=limit), corpus_of(39, 13, 27))
+        assert numbers[PERPLEXITY, 12].count == 12 * stretches
 
 
 def test_a_length_that_is_refused_says_why_and_the_others_are_measured():
-    numbers = found(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
+    numbers = numbers_of(Counting(count_before, most=4, eval_lengths=(2, 4, 12)), corpus_of(13))
     for measure in (PERPLEXITY, GAIN):
         assert numbers[measure, 12] == Number(measure=measure, at=12, refused="a table of 4 for length 12")
     assert loss_of(numbers[PERPLEXITY, 4]) == pytest.approx(2.5)
@@ -147,23 +147,23 @@ def test_a_length_that_is_refused_says_why_and_the_others_are_measured():
 def test_nothing_is_read_with_a_sliding_context_where_nothing_can_be_compared(monkeypatch):
     monkeypatch.setattr(Reader, "last", None)
     for settings in ({"most": 4, "eval_lengths": (4, 12)}, {"eval_lengths": (2, 4)}):
-        numbers = found(Counting(count_before, **settings), corpus_of(13))
+        numbers = numbers_of(Counting(count_before, **settings), corpus_of(13))
         assert loss_of(numbers[PERPLEXITY, 4]) == pytest.approx(2.5)
 
 
 @pytest.mark.slow
 def test_eight_devices_and_batches_with_filling_give_the_same(monkeypatch):
     rule = lambda before, context, target: jnp.sin(f32(before + context * target))
-    one = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
-    eight = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27), devices=8)
+    expected = numbers_of(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
+    eight = numbers_of(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27), devices=8)
     monkeypatch.setitem(perplexity.TOKENS_AT_ONCE, "cpu", 21)
-    small = found(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
-    assert one == eight == small
+    small = numbers_of(Counting(rule, eval_lengths=(3, 6, 12)), corpus_of(39, 13, 27))
+    assert expected == eight == small
 
 
 def test_a_text_without_a_long_document_is_refused():
     with pytest.raises(ValueError, match=r"a held-out document must hold at least length \+ 1 = 13 .* longest of 12"):
-        found(Counting(count_before, eval_lengths=(12,)), corpus_of(12, 9))
+        numbers_of(Counting(count_before, eval_lengths=(12,)), corpus_of(12, 9))
 
 
 def test_measure_aligns_its_two_readings():
@@ -190,7 +190,7 @@ def test_the_interval_is_students_over_the_means_of_stretches(n):
     number = mean(PERPLEXITY, 8, losses.astype(np.float32))
     means = [sum(row) / 5 for row in losses.tolist()]
     middle = sum(means) / n
-    spread = math.sqrt(sum((each - middle) ** 2 for each in means) / (n - 1) / n)
+    spread = math.sqrt(sum((value - middle) ** 2 for value in means) / (n - 1) / n)
     assert (loss_of(number), number.count) == (pytest.approx(middle, rel=1e-6), 5 * n)
     half = math.log(number.high) - middle
     assert half / spread == pytest.approx(t_quantile(n - 1), abs=0.005)
@@ -203,8 +203,8 @@ def test_one_stretch_says_nothing_of_its_spread():
 
 
 def results(*numbers: Number, **changes) -> PerplexityResults:
-    kept = {"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "numbers": numbers}
-    return PerplexityResults(**{**kept, **changes})
+    fields = {"name": "rope", "data": "d", "trained": 4, "step": 3, "extend": "none", "note": "n", "numbers": numbers}
+    return PerplexityResults(**{**fields, **changes})
 
 
 NUMBERS = (
@@ -215,11 +215,11 @@ NUMBERS = (
 
 
 def test_results_come_back_from_their_file(tmp_path):
-    one = results(*NUMBERS)
-    one.save(tmp_path)
-    assert PerplexityResults.load(tmp_path / "results.json") == one
+    evaluation = results(*NUMBERS)
+    evaluation.save(tmp_path)
+    assert PerplexityResults.load(tmp_path / "results.json") == evaluation
     stored = json.loads((tmp_path / "results.json").read_text())["numbers"]
-    assert [one["value"] for one in stored if one["measure"] == GAIN and "value" in one] == [-0.25]
+    assert [number["value"] for number in stored if number["measure"] == GAIN and "value" in number] == [-0.25]
     assert (tmp_path / "results.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="results must come from an evaluation, got"):
         PerplexityResults.load(tmp_path / "nowhere.json")
@@ -227,10 +227,13 @@ def test_results_come_back_from_their_file(tmp_path):
 
 def test_tables_say_what_is_lowest_what_is_gained_and_what_was_refused():
     other = results(*perplexities({2: 0.5, 8: 3.0}), name="none")
-    one, two = PerplexityResults.markdown([results(*NUMBERS), other]).split("\n\n")[1::2]
-    assert one.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
-    assert one.splitlines()[2:] == ["| rope | 2.72 | **7.39** | refused |", "| none | **1.65** | 20.09 |  |"]
-    assert two.splitlines()[2] == "| rope | **-0.250** | refused |"
+    perplexity_table, gain_table = PerplexityResults.markdown([results(*NUMBERS), other]).split("\n\n")[1::2]
+    assert perplexity_table.splitlines()[0] == "| encoding | 2 | 8 | 16 |"
+    assert perplexity_table.splitlines()[2:] == [
+        "| rope | 2.72 | **7.39** | refused |",
+        "| none | **1.65** | 20.09 |  |",
+    ]
+    assert gain_table.splitlines()[2] == "| rope | **-0.250** | refused |"
     with pytest.raises(ValueError, match="runs in one comparison must share trained, got 4 and 5"):
         PerplexityResults.markdown([results(*NUMBERS), results(*NUMBERS, trained=5)])
     table = results(*NUMBERS).table()
@@ -256,14 +259,14 @@ def test_the_figure_says_which_loss_was_not_probed(loss, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(curves, "write_figure", lambda figure, path: drawn.append(figure))
     curves.draw_training([PerplexityResults("rope", "text", 64, 5, "none", "", ())], [tmp_path], tmp_path / "a.png")
-    told = [[text.get_text() for text in axes.texts] for axes in drawn[0].axes]
+    texts = [[text.get_text() for text in axes.texts] for axes in drawn[0].axes]
     nothing = "not measured:\nno text or no encoding\nreaches that far"
-    assert told == [[], [] if loss == "loss_L_to_2L" else [nothing]]
+    assert texts == [[], [] if loss == "loss_L_to_2L" else [nothing]]
 
 
 def test_a_single_region_has_no_interval():
     measures = (PERPLEXITY, BEYOND, SLIDING, GAIN)
-    table = results(*(mean_of(one, 8, 1.0, math.inf, 4, log=one != GAIN) for one in measures)).table()
+    table = results(*(mean_of(measure, 8, 1.0, math.inf, 4, log=measure != GAIN) for measure in measures)).table()
     columns = [list(column.cells) for column in table.columns]
     assert columns[2:] == [["2.718, no interval: one region"], ["2.718"], ["2.718"], ["+1.0000"]]
     assert "means over the tokens that have more than 4 before them, 4 at length 8" in str(table.caption)

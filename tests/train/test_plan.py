@@ -80,21 +80,21 @@ def test_what_remat_computes_again_is_the_layers():
 @pytest.mark.parametrize("devices", [1, 8, 12])
 def test_meshes_are_all_that_share_the_work_evenly(devices):
     work = read(LM)[0].work  # 8 examples, 4 heads, 64 tokens
-    found = [tuple(sizes.values()) for sizes in meshes(work, devices)]
+    candidates = [tuple(sizes.values()) for sizes in meshes(work, devices)]
     every = itertools.product(range(1, devices + 1), repeat=4)
-    assert sorted(found) == sorted(
+    assert sorted(candidates) == sorted(
         (d, f, t, s) for d, f, t, s in every if d * f * t * s == devices and not (8 % (d * f) or 4 % t or 64 % s)
     )
 
 
 def test_meshes_that_fit_come_first_by_their_bound():
     subject, topology, _ = read(SEVEN)
-    found = rank_meshes(subject, topology)
-    fits = [sum(entry.memory.values()) <= ROOM * 95 * GIB for entry in found]
+    entries = rank_meshes(subject, topology)
+    fits = [sum(entry.memory.values()) <= ROOM * 95 * GIB for entry in entries]
     assert fits == sorted(fits, reverse=True)
-    bounds = [entry.bound for entry, does in zip(found, fits, strict=True) if does]
+    bounds = [entry.bound for entry, does in zip(entries, fits, strict=True) if does]
     assert bounds == sorted(bounds)
-    assert all(divides(subject.work, entry.sizes) for entry in found)
+    assert all(divides(subject.work, entry.sizes) for entry in entries)
 
 
 @pytest.mark.slow
@@ -110,10 +110,10 @@ def test_arguments_and_traffic_of_the_real_step_are_as_estimated(argv):
     batch = sum(leaf.size * leaf.dtype.itemsize for leaf in subject.batch.values()) / 4
     held = plan.memory(step)["arguments"]
     assert abs(held - batch - guess.memory["state"]) <= 2048  # scalars take 64 bytes each
-    found = collectives(step.as_text() or "", mesh)
-    assert found.unknown_loops == 0
-    assert {"fsdp", "tensor"} <= {axis for entry in found.traffic for axis in entry.axes.split(" x ")}
-    assert 0.4 < found.over("fsdp") / guess.sent["fsdp"] < 4
+    counts = collectives(step.as_text() or "", mesh)
+    assert counts.unknown_loops == 0
+    assert {"fsdp", "tensor"} <= {axis for entry in counts.traffic for axis in entry.axes.split(" x ")}
+    assert 0.4 < counts.over("fsdp") / guess.sent["fsdp"] < 4
 
 
 @pytest.mark.parametrize("sends", [False, True])
@@ -128,9 +128,9 @@ def test_a_loop_of_unknown_length_is_told_where_it_sends(sends):
         return lax.psum(lax.fori_loop(0, n, turn, x), "data")
 
     shapes = jax.ShapeDtypeStruct((8 * 96,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
-    found = collectives(jax.jit(program).lower(*shapes).compile().as_text() or "", mesh)
-    assert found.unknown_loops == sends
-    assert found.sent > 0
+    counts = collectives(jax.jit(program).lower(*shapes).compile().as_text() or "", mesh)
+    assert counts.unknown_loops == sends
+    assert counts.sent > 0
 
 
 def test_collectives_are_counted_with_their_loops_and_axes():
@@ -140,24 +140,24 @@ def test_collectives_are_counted_with_their_loops_and_axes():
     def program(x):
         def turn(x, _):
             x = lax.psum(x, "tensor") + lax.ppermute(x, "data", [(0, 1), (1, 0)])
-            whole = lax.all_gather(x, ("data", "fsdp"), tiled=True)
-            return jnp.sin(lax.psum_scatter(jnp.cos(whole), ("data", "fsdp"), tiled=True)), None
+            full_array = lax.all_gather(x, ("data", "fsdp"), tiled=True)
+            return jnp.sin(lax.psum_scatter(jnp.cos(full_array), ("data", "fsdp"), tiled=True)), None
 
         x = lax.scan(turn, x, None, length=5)[0]
         return lax.all_to_all(x.reshape(2, -1), "fsdp", 0, 0).reshape(-1)
 
     text = jax.jit(program).lower(jax.ShapeDtypeStruct((8 * 96,), jnp.float32)).compile().as_text()
-    found = collectives(text or "", mesh)
+    counts = collectives(text or "", mesh)
     share = 96 * 4
-    assert {(entry.kind, entry.axes, entry.times, entry.sent) for entry in found.traffic} == {
+    assert {(entry.kind, entry.axes, entry.times, entry.sent) for entry in counts.traffic} == {
         ("all-reduce", "tensor", 5, 5 * share),
         ("collective-permute", "data", 5, 5 * share),
         ("all-gather", "data x fsdp", 5, 5 * 3 * share),
         ("reduce-scatter", "data x fsdp", 5, 5 * 3 * share),
         ("all-to-all", "fsdp", 1, share / 2),
     }
-    assert found.unknown_loops == 0
-    assert found.sent == sum(entry.sent for entry in found.traffic)
+    assert counts.unknown_loops == 0
+    assert counts.sent == sum(entry.sent for entry in counts.traffic)
 
 
 TEXT = """HloModule jit_step
@@ -198,15 +198,15 @@ TEXT = TEXT.replace("MESH", "mesh['axis_0'=2,'axis_1'=4], device_ids=([2,2,2]T(1
 def test_the_ways_a_tpu_program_is_written():
     """Groups listed, counted and named by a mesh of their own; a reduce-scatter as a fusion; what is only started."""
     mesh = make_mesh(8, "data=2,fsdp=2,tensor=2")
-    found = collectives(TEXT, mesh)
-    assert {(entry.kind, entry.axes): (entry.times, entry.sent) for entry in found.traffic} == {
+    counts = collectives(TEXT, mesh)
+    assert {(entry.kind, entry.axes): (entry.times, entry.sent) for entry in counts.traffic} == {
         ("all-gather", "data"): (7, 7 * 8 * 16 * 2 / 2),
         ("reduce-scatter", "tensor"): (7, 7 * 8 * 16 * 4 / 2),
         ("collective-permute", "fsdp"): (7, 7 * 4 * 16 * 2),
         ("all-reduce", "data x tensor"): (1, 2 * (16 + 24) * 3 / 4),
         ("all-gather", "data x fsdp x tensor"): (1, 7 * 16),
     }
-    assert found.unknown_loops == 0  # the endless one sends nothing
+    assert counts.unknown_loops == 0  # the endless one sends nothing
 
 
 def test_weak_scaling_keeps_each_chips_arithmetic():
@@ -291,7 +291,7 @@ def test_bad_input_is_one_line(flags, capsys):
 def test_a_missing_compiler_names_the_command_that_installs_it(capsys, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "libtpu" else find(name, *rest)
+        importlib.util, "find_spec", lambda name, *args: None if name == "libtpu" else find(name, *args)
     )
     error = refused(capsys, lambda: main([*LM, "--topology=v5e:2x4"]))
     assert "pip install -e '.[tpu]'" in error

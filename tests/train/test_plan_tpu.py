@@ -36,17 +36,17 @@ def planned(*argv: str) -> CompiledStep:
 )
 def test_the_step_of_the_language_model_compiles_split_as_declared(topology, mesh):
     argv = [*MODEL, "--length=1024", "--batch=64", f"--topology={topology}", f"--mesh={mesh}"]
-    found, (subject, machine, _) = planned(*argv), read(argv)
+    step, (subject, machine, _) = planned(*argv), read(argv)
     sizes = parse_mesh(mesh)
     guess = estimate(subject, machine, sizes)
     batch = 2 * 4 * 64 // (sizes["data"] * sizes["fsdp"]) * 1025
-    assert found.memory["arguments"] == pytest.approx(guess.memory["state"] + batch, rel=0.25)  # rows are padded
-    assert found.kernels > 0
-    assert found.collectives.unknown_loops == 0
-    kinds = {(entry.kind, entry.axes) for entry in found.collectives.traffic}
+    assert step.memory["arguments"] == pytest.approx(guess.memory["state"] + batch, rel=0.25)  # rows are padded
+    assert step.kernels > 0
+    assert step.collectives.unknown_loops == 0
+    kinds = {(entry.kind, entry.axes) for entry in step.collectives.traffic}
     assert {("all-gather", "fsdp"), ("all-reduce", "tensor")} <= kinds
     assert (("collective-permute", "sequence") in kinds) == (sizes["sequence"] > 1)
-    assert 0.3 < found.collectives.sent / sum(guess.sent.values()) < 3
+    assert 0.3 < step.collectives.sent / sum(guess.sent.values()) < 3
 
 
 @pytest.mark.long

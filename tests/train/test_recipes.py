@@ -79,18 +79,18 @@ def test_lamb_is_that_of_optax_layer_by_layer():
     theirs = optax.lamb(schedule, b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.03)
     plain = optax.adam(schedule, b1=0.9, b2=0.999)
     stacked = {"blocks": {"kernel": jnp.asarray(kernels), "bias": jnp.asarray(bias)}}
-    apart, alone = [jnp.asarray(kernel) for kernel in kernels], jnp.asarray(bias)
-    states = ours.init(stacked), theirs.init(apart), plain.init(alone)
+    layers, alone = [jnp.asarray(kernel) for kernel in kernels], jnp.asarray(bias)
+    states = ours.init(stacked), theirs.init(layers), plain.init(alone)
     with jax.numpy_dtype_promotion("standard"):
         for slope in slopes:
             grads = {"blocks": {"kernel": jnp.asarray(slope), "bias": jnp.asarray(slope[0, 0])}}
             update, first = ours.update(grads, states[0], stacked)
             stacked = optax.apply_updates(stacked, update)
-            update, second = theirs.update([jnp.asarray(one) for one in slope], states[1], apart)
-            apart = optax.apply_updates(apart, update)
+            update, second = theirs.update([jnp.asarray(layer) for layer in slope], states[1], layers)
+            layers = optax.apply_updates(layers, update)
             update, third = plain.update(jnp.asarray(slope[0, 0]), states[2], alone)
             alone, states = optax.apply_updates(alone, update), (first, second, third)
-    np.testing.assert_allclose(stacked["blocks"]["kernel"], np.stack(apart), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(stacked["blocks"]["kernel"], np.stack(layers), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(stacked["blocks"]["bias"], alone, rtol=1e-5, atol=1e-7)
 
 
@@ -103,12 +103,12 @@ def test_the_schedule_ends_where_it_is_told():
 def test_a_finished_run_rises_to_the_schedule_of_its_new_length():
     config = parse(Config, ["--lr=4e-3", "--lr_end=1e-5"])
     schedule = make_optimizer(config, 800, 10, restarts=(100, 400))[1]
-    whole = {steps: make_optimizer(config, steps, 10)[1] for steps in (100, 400, 800)}
-    found = np.asarray([float(schedule(step)) for step in (0, 5, 99, 100, 105, 110, 399, 400, 410, 800)])
-    half = lambda step, steps: (1e-5 + float(whole[steps](step))) / 2
-    first = [whole[100](step) for step in (0, 5, 99)]
-    wanted = [*first, 1e-5, half(105, 400), whole[400](110), whole[400](399), 1e-5, whole[800](410), 1e-5]
-    np.testing.assert_allclose(found, np.asarray(wanted, float), rtol=1e-5)
+    schedules = {steps: make_optimizer(config, steps, 10)[1] for steps in (100, 400, 800)}
+    values = np.asarray([float(schedule(step)) for step in (0, 5, 99, 100, 105, 110, 399, 400, 410, 800)])
+    half = lambda step, steps: (1e-5 + float(schedules[steps](step))) / 2
+    first = [schedules[100](step) for step in (0, 5, 99)]
+    expected = [*first, 1e-5, half(105, 400), schedules[400](110), schedules[400](399), 1e-5, schedules[800](410), 1e-5]
+    np.testing.assert_allclose(values, np.asarray(expected, float), rtol=1e-5)
     with jax.numpy_dtype_promotion("standard"):
         rates = np.asarray(jax.vmap(schedule)(np.arange(801)))
     assert np.abs(np.diff(rates)).max() <= 4e-3 / 10 + 1e-7, "no jump is larger than a step of the warm-up"
@@ -118,12 +118,12 @@ def test_binary_cross_entropy_counts_every_class_mixed_in():
     logits = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     targets = np.float32([[0.7, 0.3, 0.0], [0.0, 0.0, 1.0]])
     there = [[1, 1, 0], [0, 0, 1]]
-    wanted = [
+    expected = [
         sum(math.log1p(math.exp(-x if y else x)) for x, y in zip(row, ys, strict=True)) / 3
         for row, ys in zip(logits.tolist(), there, strict=True)
     ]
-    found = classification_losses(jnp.asarray(logits), jnp.asarray(targets), "bce", 0.0)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    losses = classification_losses(jnp.asarray(logits), jnp.asarray(targets), "bce", 0.0)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_three_augment_changes_in_three_ways_and_jitters():
@@ -146,9 +146,9 @@ def test_repeats_bring_an_image_several_times_in_a_batch():
     dataset = load("fashion")
     plain = next(train_batches(dataset, 4, 0, Augment()))
     batch = next(train_batches(dataset, 10, 0, Augment(repeats=3, crop=True)))
-    whole = next(train_batches(dataset, 10, 0, Augment(repeats=3)))
+    uncropped_batch = next(train_batches(dataset, 10, 0, Augment(repeats=3)))
     np.testing.assert_array_equal(batch["label"], np.repeat(plain["label"], 3)[:10])
-    np.testing.assert_array_equal(whole["image"], np.repeat(plain["image"], 3, axis=0)[:10])
+    np.testing.assert_array_equal(uncropped_batch["image"], np.repeat(plain["image"], 3, axis=0)[:10])
     assert np.abs(batch["image"][0] - batch["image"][1]).max() > 0
 
 
@@ -186,16 +186,16 @@ def test_imagenet100_from_a_folder(tmp_path):
     assert any(name.startswith("position/") for line in lines for name in line)
 
 
-@pytest.mark.parametrize("shown", [0.5, 1.0])
-def test_as_much_of_a_test_image_is_shown_as_is_asked_for(shown, tmp_path):
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_as_much_of_a_test_image_is_shown_as_is_asked_for(share, tmp_path):
     """A bright square of half the side in the middle of a dark picture fills the view, or a quarter of it."""
     pixels = np.zeros((40, 40, 3), np.uint8)
     pixels[10:30, 10:30] = 255
     for folder in (tmp_path / split / name for split in ("train", "val") for name in "ab"):
         folder.mkdir(parents=True)
         Image.fromarray(pixels).save(folder / "0.png")
-    image, _ = load(f"folder(path='{tmp_path}', shown={shown})", 20).test(20)[0]
-    assert (image > 127).mean() == pytest.approx(0.25 / shown**2, abs=0.02)
+    image, _ = load(f"folder(path='{tmp_path}', shown={share})", 20).test(20)[0]
+    assert (image > 127).mean() == pytest.approx(0.25 / share**2, abs=0.02)
     with pytest.raises(ValueError, match=r"shown must be above 0 and at most 1, got 1\.5"):
         load(f"folder(path='{tmp_path}', shown=1.5)")
 
@@ -270,10 +270,10 @@ def test_tinystories_trains_on_texts_of_their_lengths(their_lengths):
 @pytest.mark.parametrize("windows", ["contiguous", "documents"])
 def test_the_loss_beyond_the_trained_length_is_probed(windows, their_lengths):
     task = lm.make_task(parse(TextConfig, [*their_lengths, f"--windows={windows}", "--eval_lengths=128,256"]))
-    found = task.probe(task.split.init(jax.random.key(0)))
-    assert {"loss_0_to_L", "loss_L_to_2L"} <= found.keys()
+    losses = task.probe(task.split.init(jax.random.key(0)))
+    assert {"loss_0_to_L", "loss_L_to_2L"} <= losses.keys()
     assert task.notes == ()
-    assert found["loss_L_to_2L"] == pytest.approx(math.log(2048), rel=1e-3), "an untrained head is uniform"
+    assert losses["loss_L_to_2L"] == pytest.approx(math.log(2048), rel=1e-3), "an untrained head is uniform"
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_tinystories_from_a_file_for_one_epoch(tmp_path):
 
 
 def test_tinystories_as_json_lines_is_the_same_text(tmp_path):
-    one, other = map(load_text, data_flags(tmp_path))
+    corpus, other = map(load_text, data_flags(tmp_path))
     for part in ("train", "held_out"):
-        for ours, theirs in zip(getattr(one, part), getattr(other, part), strict=True):
+        for ours, theirs in zip(getattr(corpus, part), getattr(other, part), strict=True):
             np.testing.assert_array_equal(ours, theirs)

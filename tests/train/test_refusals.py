@@ -61,8 +61,8 @@ def test_options_are_refused(words, tmp_path, monkeypatch, capsys):
     """On a machine of 1 GiB."""
     monkeypatch.chdir(tmp_path)
     pages = room.GIB // os.sysconf("SC_PAGE_SIZE")
-    known = {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": os.sysconf("SC_PAGE_SIZE")}
-    monkeypatch.setattr(os, "sysconf", known.__getitem__)
+    values = {"SC_PHYS_PAGES": pages, "SC_PAGE_SIZE": os.sysconf("SC_PAGE_SIZE")}
+    monkeypatch.setattr(os, "sysconf", values.__getitem__)
     assert BAD[words] in refused(capsys, words)
     assert not list(tmp_path.iterdir())
 
@@ -96,8 +96,8 @@ DAMAGED = {
 
 @pytest.mark.parametrize("changed", DAMAGED)
 def test_damaged_results_are_named(changed, tmp_path, capsys):
-    whole, folder = run(tmp_path / "whole"), run(tmp_path / "run", **json.loads(changed))
-    error = refused(capsys, ["evaluate", "--compare", str(whole), str(folder), f"--to={tmp_path}/to/both"])
+    complete_run, folder = run(tmp_path / "whole"), run(tmp_path / "run", **json.loads(changed))
+    error = refused(capsys, ["evaluate", "--compare", str(complete_run), str(folder), f"--to={tmp_path}/to/both"])
     assert f"results must come from an evaluation, got {folder / 'results.json'}: {DAMAGED[changed]}" in error
     assert not list((tmp_path / "to").iterdir())
 
@@ -111,9 +111,9 @@ def test_results_of_no_utf8_are_named(tmp_path, capsys):
 
 
 def test_a_folder_without_results_is_named(tmp_path, capsys):
-    whole, bare = run(tmp_path / "whole"), tmp_path / "bare"
+    complete_run, bare = run(tmp_path / "whole"), tmp_path / "bare"
     bare.mkdir()
-    error = refused(capsys, ["evaluate", "--compare", str(whole), str(bare), f"--to={tmp_path}/both"])
+    error = refused(capsys, ["evaluate", "--compare", str(complete_run), str(bare), f"--to={tmp_path}/both"])
     assert f"a comparison needs run folders with results*.json, got {bare} without" in error
 
 
@@ -168,6 +168,6 @@ def test_a_run_of_an_earlier_version_is_read_and_a_field_that_it_had_is_missed()
     stored = {name: value for name, value in vars(config).items() if name not in names_of(vit.Config, "late")}
     assert from_dict(vit.Config, stored) == config
     assert len(stored) < len(vars(config))
-    for odd in ({**stored, "later_than_this": 1}, {name: value for name, value in stored.items() if name != "seed"}):
+    for fields in ({**stored, "later_than_this": 1}, {name: value for name, value in stored.items() if name != "seed"}):
         with pytest.raises(ValueError, match=r"exactly this program's fields, got a difference in '(later_than|seed)"):
-            from_dict(vit.Config, odd)
+            from_dict(vit.Config, fields)

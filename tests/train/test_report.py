@@ -28,16 +28,16 @@ from train.vit.results import ResolutionResults
 
 def read(folder: Path) -> tuple[list[Group], list[Left]]:
     """Return the sections of the runs below a folder, and all that was left out."""
-    found = collect([folder])
-    groups, twice = group_runs(found.runs)
-    return groups, [*found.left, *twice]
+    collection = collect([folder])
+    groups, twice = group_runs(collection.runs)
+    return groups, [*collection.left, *twice]
 
 
 def table(groups: list[Group], caption: str) -> Table:
     """Return the first table of a report whose caption begins so."""
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
     blocks = [block for section in content.sections for block in section.blocks]
-    return next(one for one in blocks if isinstance(one, Table) and one.caption.startswith(caption))
+    return next(block for block in blocks if isinstance(block, Table) and block.caption.startswith(caption))
 
 
 # Numbers
@@ -46,8 +46,8 @@ def table(groups: list[Group], caption: str) -> Table:
 def test_numbers_are_means_over_seeds_with_their_interval(tmp_path):
     for seed, right in enumerate((60, 63, 69)):
         vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: right, 56: 50})
-    (group,), left = read(tmp_path)
-    assert not left
+    (group,), omissions = read(tmp_path)
+    assert not omissions
     mean = group.series[0].means["top-1, %"][28]
     spread = math.sqrt(((60 - 64) ** 2 + (63 - 64) ** 2 + (69 - 64) ** 2) / 2)
     assert mean == (pytest.approx(64.0), pytest.approx(t95(3) * spread / math.sqrt(3)), 3)
@@ -58,17 +58,17 @@ def test_numbers_are_means_over_seeds_with_their_interval(tmp_path):
 def test_numbers_of_another_judge_are_in_a_section_of_their_own(tmp_path):
     for seed, judge in enumerate(("ab", "ab", "cd")):
         path = vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: 60 + seed}) / "results.json"
-        found = ResolutionResults.load(path)
-        dataclasses.replace(found, made_by={"judge": judge}).store(path.parent)
+        results = ResolutionResults.load(path)
+        dataclasses.replace(results, made_by={"judge": judge}).store(path.parent)
     vit_run(tmp_path / "alibi-3", "alibi", 3, {28: 50})
-    groups, left = read(tmp_path)
-    assert not left
+    groups, omissions = read(tmp_path)
+    assert not omissions
     assert sorted(group.series[0].seeds for group in groups) == [(0, 1), (2,), (3,)]
     assert groups[0].title.endswith("(measured with judge ab)")
     line = {"task": "vit", "trained": "alibi", "seed": 7, "status": "done", "message": "", "validation": 0}
     scores = {"none": {"top-1, %": {"28": 99.0}}}
     lines = [{**line, "scores": scores, "made_by": {"none": {"judge": judge}}} for judge in ("cd", "ef")]
-    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    (tmp_path / "results.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in lines))
     for folder in tmp_path.glob("alibi-*"):
         (folder / "outcome.json").write_text("{}")
         (tmp_path / "runs").mkdir(exist_ok=True)
@@ -81,12 +81,12 @@ def test_the_best_and_the_trained_size_are_marked(tmp_path):
     lm_run(tmp_path / "rope-0", "rope", 0, {64: 1.0, 128: 1.0, 256: 3.0})
     lm_run(tmp_path / "learned-0", "learned", 0, {64: 1.2, 128: 0.9, 256: "a table of 128 tokens"})
     groups, _ = read(tmp_path)
-    shown = table(groups, "Perplexity at each size")
-    assert [shown.heads[i] for i in shown.strong] == ["128"]
-    best = {row[0].text: [cell.strong for cell in row[2:]] for row in shown.rows}
+    size_table = table(groups, "Perplexity at each size")
+    assert [size_table.heads[i] for i in size_table.strong] == ["128"]
+    best = {row[0].text: [cell.strong for cell in row[2:]] for row in size_table.rows}
     assert best == {"learned": [False, True, False], "rope": [True, False, True]}
-    assert shown.rows[0][-1] == Cell("refused", None)
-    assert "a table of 128 tokens" in shown.caption
+    assert size_table.rows[0][-1] == Cell("refused", None)
+    assert "a table of 128 tokens" in size_table.caption
 
 
 def test_one_seed_has_no_interval_and_the_section_says_so(tmp_path):
@@ -104,7 +104,7 @@ def test_differences_are_taken_seed_by_seed_over_common_seeds(tmp_path):
             vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: alibi})
     vit_run(tmp_path / "rope-7", "rope_axial", 7, {28: 80})
     (group,), _ = read(tmp_path)
-    by_label = {one.label: one for one in group.series}
+    by_label = {series.label: series for series in group.series}
     assert group.reference.label == "none"
     mean = seed_difference(by_label["alibi"], by_label["none"], "top-1, %", 28)
     assert mean is not None
@@ -124,7 +124,7 @@ def test_training_curves_are_means_at_common_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("at_28", "at_56", "told"),
+    ("at_28", "at_56", "parts"),
     [
         (
             (60, 60, 60), (50, 53, 56),
@@ -142,12 +142,12 @@ def test_training_curves_are_means_at_common_steps(tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_the_outcome_is_the_first_sentence(at_28, at_56, told, tmp_path):
+def test_the_outcome_is_the_first_sentence(at_28, at_56, parts, tmp_path):
     for seed, (trained, large) in enumerate(zip(at_28, at_56, strict=True)):
         vit_run(tmp_path / f"alibi-{seed}", "alibi", seed, {28: trained, 56: large})
         vit_run(tmp_path / f"fire-{seed}", "fire", seed, {28: (trained, 63, 54)[seed], 56: large + 11 + seed})
     groups, _ = read(tmp_path)
-    assert all(part in outcome(groups[0]) for part in told)
+    assert all(part in outcome(groups[0]) for part in parts)
     assert document(Material(("runs",), tuple(groups), (), {}, {}, "today")).outcomes == (outcome(groups[0]),)
 
 
@@ -181,9 +181,9 @@ def test_one_model_with_and_without_an_extension_is_compared_by_its_images(tmp_p
         f"and images, other seeds not tried; at 28 px, the trained size, rope_mixed and rope_mixed + {PI} are equal on "
         "the same weights and images (top-1, %, 1 seed)."
     )
-    shown = table([group], "Difference of top-1, % to rope_mixed")
-    assert [cell.text for cell in shown.rows[0]] == [f"rope_mixed + {PI}", "seed 0", "+0.00 ±0.99", "+56.4 ±1.2"]
-    assert shown.caption.endswith("One seed with and without an extension has that of its images.")
+    comparison = table([group], "Difference of top-1, % to rope_mixed")
+    assert [cell.text for cell in comparison.rows[0]] == [f"rope_mixed + {PI}", "seed 0", "+0.00 ±0.99", "+56.4 ±1.2"]
+    assert comparison.caption.endswith("One seed with and without an extension has that of its images.")
 
 
 def test_a_difference_within_the_interval_of_the_images_tells_nothing(tmp_path):
@@ -203,19 +203,19 @@ def test_other_weights_and_other_images_are_not_compared_by_images(tmp_path):
         "ahead of rope_mixed by 80.0 ±10.5 (top-1, %, 1 seed) on the same weights and images, other seeds not tried, "
         "but not told apart from alibi;"
     ) in outcome(group)
-    by_label = {one.label: one for one in group.series}
+    by_label = {series.label: series for series in group.series}
     assert on_weights(by_label["alibi"], by_label["rope_mixed"], "top-1, %", 56) is None
     names = [row[0].text for row in table([group], "Difference of top-1, % to alibi").rows]
     assert names == ["rope_mixed", f"rope_mixed + {PI}", f"rope_mixed + {PI}, to rope_mixed"]
     numbers = (*top1({28: 60}), *top1({56: 45}, 50))  # of half of the images
-    found = ResolutionResults.load(folder / "results.json")
-    dataclasses.replace(found, extend=PI, numbers=numbers).store(folder)
+    results = ResolutionResults.load(folder / "results.json")
+    dataclasses.replace(results, extend=PI, numbers=numbers).store(folder)
     (group,), _ = read(tmp_path)
     assert f"nothing can be said: rope_mixed + {PI} is ahead of alibi by 10.0 (top-1, %, 1 seed)" in outcome(group)
 
 
 @pytest.mark.parametrize(
-    ("larger", "told"),
+    ("larger", "statement"),
     [
         ((50, 54, 58), "is the best, ahead of rope_mixed by 44.0 ±9.9 (top-1, %, 3 seeds)"),
         (
@@ -226,17 +226,17 @@ def test_other_weights_and_other_images_are_not_compared_by_images(tmp_path):
         ((8, 12, 13), None),
     ],
 )  # fmt: skip
-def test_several_seeds_are_compared_over_seeds_and_else_by_images(larger, told, tmp_path):
+def test_several_seeds_are_compared_over_seeds_and_else_by_images(larger, statement, tmp_path):
     for seed, right in enumerate(larger):
         folder = vit_run(tmp_path / f"rope_mixed-{seed}", "rope_mixed", seed, {28: 60, 56: 10})
         add_extension(folder, PI, {28: 60, 56: right})
     (group,), _ = read(tmp_path)
     name = f"rope_mixed + {PI}"
-    at_56 = f"{name} {told}" if told else f"nothing can be said: {name} is ahead of rope_mixed by 1.00 ±6.57"
+    at_56 = f"{name} {statement}" if statement else f"nothing can be said: {name} is ahead of rope_mixed by 1.00 ±6.57"
     at_28 = f"rope_mixed and {name} are equal on the same weights and images (top-1, %, 3 seeds)."
     first, last = outcome(group).split("; ")
     assert first.startswith(f"At 56 px {at_56}")
-    assert first.endswith(told or "(top-1, %, 3 seeds)")
+    assert first.endswith(statement or "(top-1, %, 3 seeds)")
     assert last == f"at 28 px, the trained size, {at_28}"
 
 
@@ -252,8 +252,8 @@ def test_weights_of_another_run_or_step_are_others(tmp_path):
     shutil.rmtree(other)
     (group,), _ = read(tmp_path)
     assert on_weights(*reversed(group.series), "top-1, %", 28) is not None
-    found = ResolutionResults.load(first / "results-slopes.json")
-    dataclasses.replace(found, step=found.step - 1).store(first)
+    results = ResolutionResults.load(first / "results-slopes.json")
+    dataclasses.replace(results, step=results.step - 1).store(first)
     (group,), _ = read(tmp_path)
     assert on_weights(*reversed(group.series), "top-1, %", 28) is None
 
@@ -266,15 +266,15 @@ def test_few_seeds_are_points_and_many_are_bands(seeds, points, bands, tmp_path)
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
     (curve,) = plots(content.sections[0])[0].curves
     assert len(curve.seeds) == points
-    assert any(one.high > one.low for one in curve.points) == bands
+    assert any(point.high > point.low for point in curve.points) == bands
 
 
 def test_runs_are_named_by_their_place_in_the_folder(tmp_path):
     vit_run(tmp_path / "deep" / "alibi-0", "alibi", 0, {28: 60})
-    found = collect([tmp_path])
-    groups, _ = group_runs(found.runs)
-    left = (Left(f"{tmp_path}/x", f"as {tmp_path}/deep/alibi-0"),)
-    *_, lost, runs = document(Material((str(tmp_path),), tuple(groups), left, {}, {}, "today")).sections
+    collection = collect([tmp_path])
+    groups, _ = group_runs(collection.runs)
+    omissions = (Left(f"{tmp_path}/x", f"as {tmp_path}/deep/alibi-0"),)
+    *_, lost, runs = document(Material((str(tmp_path),), tuple(groups), omissions, {}, {}, "today")).sections
     assert runs.blocks[0].rows[0][0].text == "deep/alibi-0"
     assert [cell.text for cell in lost.blocks[0].rows[0]] == ["x", "as deep/alibi-0"]
 
@@ -287,17 +287,17 @@ def test_seeds_in_words():
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "setting"),
     [({"data": "glyphs"}, "data"), ({"epochs": 3}, "epochs"), ({"width": 128}, "width"), ({"size": 32}, "trained")],
 )
-def test_runs_of_different_data_size_or_budget_are_in_sections_of_their_own(other, told, tmp_path):
+def test_runs_of_different_data_size_or_budget_are_in_sections_of_their_own(other, setting, tmp_path):
     vit_run(tmp_path / "one", "none", 0, {28: 50})
     vit_run(tmp_path / "other", "alibi", 0, {28: 60}, **other)
-    groups, left = read(tmp_path)
-    assert not left
+    groups, omissions = read(tmp_path)
+    assert not omissions
     assert [len(group.series) for group in groups] == [1, 1]
     assert groups[0].title != groups[1].title
-    assert told in differences(*groups)
+    assert setting in differences(*groups)
 
 
 def test_runs_measured_on_other_test_images_are_apart(tmp_path):
@@ -312,18 +312,18 @@ def test_runs_measured_on_other_test_images_are_apart(tmp_path):
 def test_other_settings_of_the_optimizer_are_in_the_label(tmp_path):
     vit_run(tmp_path / "slow", "none", 0, {28: 50}, lr=1e-3)
     vit_run(tmp_path / "fast", "none", 0, {28: 60}, lr=2e-3)
-    (group,), left = read(tmp_path)
-    assert not left
-    assert [one.label for one in group.series] == ["none, lr=0.001", "none, lr=0.002"]
+    (group,), omissions = read(tmp_path)
+    assert not omissions
+    assert [series.label for series in group.series] == ["none, lr=0.001", "none, lr=0.002"]
 
 
 def test_runs_from_trained_weights_are_apart_and_one_series(tmp_path):
     vit_run(tmp_path / "rope-0", "rope_axial", 0, {28: 50})
     for seed in (0, 1):
         vit_run(tmp_path / f"tuned-{seed}", "rope_axial", seed, {28: 60}, init=f"runs/rope-{seed}")
-    groups, left = read(tmp_path)
-    assert not left
-    assert [[(one.label, one.seeds) for one in group.series] for group in groups] == [
+    groups, omissions = read(tmp_path)
+    assert not omissions
+    assert [[(series.label, series.seeds) for series in group.series] for group in groups] == [
         [("rope_axial, from rope", (0, 1))],
         [("rope_axial", (0,))],
     ]
@@ -342,11 +342,14 @@ def test_lines_of_a_comparison_stand_in_for_run_folders_that_are_gone(tmp_path):
             "message": "", "scores": {"none": {"top-1, %": {"28": 61.0}}}}  # fmt: skip
     there = {**line, "trained": "none", "scores": {"none": {"top-1, %": {"28": 1.0}}}}
     failed = {**line, "trained": "rope", "status": "diverged", "message": "at step 3", "scores": {}}
-    text = "".join(json.dumps(one) + "\n" for one in (line, there, failed)) + '{"task": "vit", "pe": "al'
+    text = "".join(json.dumps(entry) + "\n" for entry in (line, there, failed)) + '{"task": "vit", "pe": "al'
     (tmp_path / "results.jsonl").write_text(text)
-    (group,), left = read(tmp_path)
-    assert {one.label: one.means["top-1, %"][28].mean for one in group.series} == {"alibi": 61.0, "none": 50.0}
-    assert [one.why.partition(":")[0] for one in left] == ["rope seed 0 diverged", "not a line of train.compare"]
+    (group,), omissions = read(tmp_path)
+    assert {series.label: series.means["top-1, %"][28].mean for series in group.series} == {"alibi": 61.0, "none": 50.0}
+    assert [omission.why.partition(":")[0] for omission in omissions] == [
+        "rope seed 0 diverged",
+        "not a line of train.compare",
+    ]
     for path in [*place.iterdir(), place]:
         path.rmdir() if path.is_dir() else path.unlink()
     (group,), _ = read(tmp_path)
@@ -360,10 +363,10 @@ def test_lines_of_a_comparison_stand_in_for_run_folders_that_are_gone(tmp_path):
 def left_of(tmp_path: Path) -> str:
     """Return the only reason for which something was left out beside a good run."""
     vit_run(tmp_path / "good", "none", 0, {28: 50})
-    groups, left = read(tmp_path)
-    assert [one.label for group in groups for one in group.series] == ["none"]
-    assert len(left) == 1, left
-    return f"{left[0].what}: {left[0].why}"
+    groups, omissions = read(tmp_path)
+    assert [series.label for group in groups for series in group.series] == ["none"]
+    assert len(omissions) == 1, omissions
+    return f"{omissions[0].what}: {omissions[0].why}"
 
 
 def test_a_run_that_is_not_finished(tmp_path):
@@ -397,8 +400,8 @@ def test_a_run_with_nan(tmp_path):
 
 def test_two_runs_with_the_same_name(tmp_path):
     vit_run(tmp_path / "zweite" / "none-0", "none", 0, {28: 10})
-    told = left_of(tmp_path)
-    assert f"same encoding, extension, seed and settings as {tmp_path}/good, with other numbers" in told
+    message = left_of(tmp_path)
+    assert f"same encoding, extension, seed and settings as {tmp_path}/good, with other numbers" in message
 
 
 def test_a_foreign_folder(tmp_path):
@@ -427,9 +430,9 @@ def test_damaged_results(text, tmp_path):
 def test_damaged_metrics_leave_out_the_curves_alone(tmp_path):
     vit_run(tmp_path / "good", "none", 0, {28: 50})
     (tmp_path / "good" / "metrics.jsonl").write_text('{"loss": 1}\n')
-    ((group,), left) = read(tmp_path)
+    ((group,), omissions) = read(tmp_path)
     assert group.series[0].means["top-1, %"][28].mean == 50
-    assert [Path(one.what).name for one in left] == ["metrics.jsonl"]
+    assert [Path(omission.what).name for omission in omissions] == ["metrics.jsonl"]
 
 
 def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
@@ -472,8 +475,8 @@ def test_the_command_writes_page_markdown_and_figures(tmp_path, capsys):
     (vit_run(tmp_path / "runs" / "half", "rope_axial", 0, {28: 50}) / "results.json").unlink()
     assert main([f"{tmp_path}/runs", "-o", f"{tmp_path}/new folder/page.html"]) == 0
     assert f"left out: {tmp_path}/runs/half: not finished" in capsys.readouterr().out
-    made = sorted(path.name for path in (tmp_path / "new folder").iterdir())
-    assert made == ["page-s1-1.png", "page-s1-loss.png", "page-s1-top1.png", "page.html", "page.md"]
+    files = sorted(path.name for path in (tmp_path / "new folder").iterdir())
+    assert files == ["page-s1-1.png", "page-s1-loss.png", "page-s1-top1.png", "page.html", "page.md"]
     text = (tmp_path / "new folder" / "page.md").read_text()
     assert "| alibi | seed 1 | 20.0 | 50.0 | 30.0 |" in text.replace("**", "")
     assert "no seeds in common" in text

@@ -60,9 +60,9 @@ def test_hostile_folders_are_named_and_the_good_run_is_there(tmp_path, capsys, u
     assert_good(tmp_path / "report.md")
     page = (tmp_path / "report.html").read_text()
     assert all(character.isprintable() or character == "\n" for character in page + said)
-    found = collect([tmp_path / "runs"])
-    told = [*(run.place for run in found.runs), *(one.what for one in found.left)]
-    assert [folder for folder in folders if not any(f"{folder}" in place for place in told)] == []
+    collection = collect([tmp_path / "runs"])
+    places = [*(run.place for run in collection.runs), *(omission.what for omission in collection.left)]
+    assert [folder for folder in folders if not any(f"{folder}" in place for place in places)] == []
 
 
 @pytest.mark.slow
@@ -78,20 +78,20 @@ def test_a_page_of_all_hostile_folders_with_its_figures(tmp_path, capsys):
 def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of all values in parsed JSON."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(spot for key, one in inner for spot in spots(one, (*path, key)))]
+    return [path, *(spot for key, item in inner for spot in spots(item, (*path, key)))]
 
 
 def altered(text: str, rng: random.Random) -> str:
     """Return JSON in which one value is another."""
-    whole = [json.loads(text)]
-    *path, last = rng.choice(spots(whole)[1:])
-    inner = whole
+    root = [json.loads(text)]
+    *path, last = rng.choice(spots(root)[1:])
+    inner = root
     for key in path:
         inner = inner[key]
     inner[last] = rng.choice(
         [*TEXTS.values(), *NUMBERS.values(), [], {}, {"28": 1.0}, 2**31, 1e30, 1e-30, "alibi", "28"]
     )
-    return json.dumps(whole[0])
+    return json.dumps(root[0])
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -165,19 +165,19 @@ def test_files_that_the_command_names_are_read_by_another_process(tmp_path, caps
 
 
 def test_a_link_is_followed_to_a_run_and_no_further(tmp_path):
-    kept = tmp_path / "elsewhere"
-    good(kept / "run")
-    vit_run(kept / "run" / "inner", "alibi", 0, {28: 1})
-    vit_run(kept / "comparison" / "runs" / "rope-0", "rope_axial", 0, {28: 1})
-    vit_run(kept / "comparison" / "deep" / "sinusoidal-0", "sinusoidal", 0, {28: 1})
-    (kept / "comparison" / "runs" / "rope-0" / "outcome.json").write_text("{}")
-    (kept / "comparison" / "results.jsonl").write_text("")
+    place = tmp_path / "elsewhere"
+    good(place / "run")
+    vit_run(place / "run" / "inner", "alibi", 0, {28: 1})
+    vit_run(place / "comparison" / "runs" / "rope-0", "rope_axial", 0, {28: 1})
+    vit_run(place / "comparison" / "deep" / "sinusoidal-0", "sinusoidal", 0, {28: 1})
+    (place / "comparison" / "runs" / "rope-0" / "outcome.json").write_text("{}")
+    (place / "comparison" / "results.jsonl").write_text("")
     (tmp_path / "runs").mkdir()
-    for name, target in {"run": kept / "run", "comparison": kept / "comparison", "all": "/", "kept": kept}.items():
+    for name, target in {"run": place / "run", "comparison": place / "comparison", "all": "/", "kept": place}.items():
         (tmp_path / "runs" / name).symlink_to(target)
-    found = collect([tmp_path / "runs"])
-    assert sorted(run.scored[0].name for run in found.runs) == ["none", "rope_axial"]
-    assert {Path(one.what).name: one.why for one in found.left} == dict.fromkeys(
+    collection = collect([tmp_path / "runs"])
+    assert sorted(run.scored[0].name for run in collection.runs) == ["none", "rope_axial"]
+    assert {Path(omission.what).name: omission.why for omission in collection.left} == dict.fromkeys(
         ("all", "kept"), "a link to a folder that is no run is not followed"
     )
 
@@ -188,21 +188,22 @@ def test_walking_ends_at_its_limits(tmp_path, monkeypatch):
         (tmp_path / "z" / f"{number}").mkdir(parents=True)
     monkeypatch.setattr(walk, "DEEPEST", 2)
     monkeypatch.setattr(walk, "ENTRIES", 8)
-    whys = [one.why for one in collect([tmp_path]).left]
+    whys = [omission.why for omission in collect([tmp_path]).left]
     assert "this and all in it: a report looks 2 levels deep at most" in whys
     assert "it has 8 entries or more, and others are not looked at" in whys
     monkeypatch.setattr(walk, "FOLDERS", 3)
-    whys = [one.why for one in collect([tmp_path]).left]
+    whys = [omission.why for omission in collect([tmp_path]).left]
     assert "this and all after it: a report looks at 3 folders at most" in whys
 
 
 def test_reading_a_folder_ends_after_its_time(tmp_path, monkeypatch):
     good(tmp_path / "run")
     monkeypatch.setattr(collecting, "SECONDS", -1.0)
-    found = collect([tmp_path])
-    assert not found.runs
+    collection = collect([tmp_path])
+    assert not collection.runs
     assert (
-        "1 of its evaluations: a report reads 50 evaluations of a run at most, and for -1 seconds" in found.left[0].why
+        "1 of its evaluations: a report reads 50 evaluations of a run at most, and for -1 seconds"
+        in collection.left[0].why
     )
 
 
@@ -213,16 +214,16 @@ def test_a_tuned_run_has_a_section_of_its_own(tmp_path):
     lm_run(tmp_path / "lm", "rope", 0, {64: 1.0, 128: 1.0})
     folder = lm_run(tmp_path / "tuned", "rope", 0, {64: 0.5, 128: 0.25})
     save_config(TuneConfig(model="model.gguf", pe="rope", length=128), folder)
-    found = collect([tmp_path])
-    groups, left = group_runs(found.runs)
-    assert not left
-    assert not found.left
+    collection = collect([tmp_path])
+    groups, omissions = group_runs(collection.runs)
+    assert not omissions
+    assert not collection.left
     assert [group.title for group in groups] == [
         "Text: shakespeare, trained at 128 tokens", "Fine-tuned on text: topics, trained at 128 tokens",
     ]  # fmt: skip
     content = document(Material(("runs",), tuple(groups), (), {}, {}, "today"))
     assert "of another kind" in content.sections[1].blocks[2]
-    _, reasons = probes_of([run for run in found.runs if run.program == "tune"], [], Console())
+    _, reasons = probes_of([run for run in collection.runs if run.program == "tune"], [], Console())
     assert list(reasons.values()) == ["the weights of fine-tuned models are not measured"]
 
 
@@ -238,9 +239,9 @@ def test_sections_of_one_title_are_numbered(tmp_path):
 def test_texts_are_plain_and_short():
     assert plain("rope(base=1e4) \n\t日本") == "rope(base=1e4) 日本"
     assert plain("\x1b[31ma\u202eb\ud800\x00") == "\ufffd[31ma\ufffdb\ufffd\ufffd"
-    one, other = plain(LONG + "a" + LONG, 100), plain(LONG + "b" + LONG, 100)
-    assert one != other
-    assert max(len(one), len(other)) < 110
+    text, other = plain(LONG + "a" + LONG, 100), plain(LONG + "b" + LONG, 100)
+    assert text != other
+    assert max(len(text), len(other)) < 110
 
 
 def test_a_plot_has_no_more_curves_than_can_be_told_apart(tmp_path):

@@ -30,11 +30,11 @@ EVIL = '<script>alert("1")</script>&'
 
 def probe_of(trained: int, largest: int) -> Probe:
     """Return a probe of two layers of two heads, and of frequencies and slopes."""
-    found = {f"{size}": {"layer": [[0.5, 1.0], [size / 20, 2.0]]} for size in (trained, largest)}
+    entropies = {f"{size}": {"layer": [[0.5, 1.0], [size / 20, 2.0]]} for size in (trained, largest)}
     slopes = Learned("heads/slope", (2,), 0.1, (0.1, 0.2, 0.3), (0.2, 0.3, 0.4), ([0.1, 0.3], [0.2, 0.4]))
     pair = [[[[3.0, 0.5], [4.0, 0.1]]], [[[6.0, 0.5], [8.0, 0.2]]]]
     frequencies = Learned("frequencies", (1, 1, 2, 2), 1.0, (0.1, 1.0, 4.0), (0.2, 2.0, 8.0), tuple(pair))
-    return Probe(30, 1000, 10, 10**9, 2**28, trained, found, {}, (slopes, frequencies))
+    return Probe(30, 1000, 10, 10**9, 2**28, trained, entropies, {}, (slopes, frequencies))
 
 
 def material(folder: Path) -> Material:
@@ -45,18 +45,18 @@ def material(folder: Path) -> Material:
             vit_run(folder / f"vit-{place}-{seed}", pe, seed, scores)
     lm_run(folder / "rope", "rope", 0, {64: 1.0, 128: 1.0, 2048: 4.0})
     lm_run(folder / "learned", "learned", 0, {64: 1.1, 128: 0.9, 2048: "too long"})
-    found = collect([folder])
-    groups, twice = group_runs(found.runs)
+    collection = collect([folder])
+    groups, twice = group_runs(collection.runs)
     probes = {folder / "vit-2-0": probe_of(28, 64), folder / "rope": probe_of(128, 2048)}
-    left = (Left(f"runs/{EVIL}", "a | b"), *found.left, *twice)
-    return Material(("runs",), tuple(groups), left, probes, {"runs/none": "it has no checkpoint"}, "today")
+    omissions = (Left(f"runs/{EVIL}", "a | b"), *collection.left, *twice)
+    return Material(("runs",), tuple(groups), omissions, probes, {"runs/none": "it has no checkpoint"}, "today")
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> tuple[Material, str]:
     """A report and its page."""
-    found = material(tmp_path_factory.mktemp("runs"))
-    return found, page(document(found))
+    contents = material(tmp_path_factory.mktemp("runs"))
+    return contents, page(document(contents))
 
 
 class Reader(html.parser.HTMLParser):
@@ -72,14 +72,14 @@ class Reader(html.parser.HTMLParser):
         self.scripts = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
+        attributes = dict(attrs)
         self.open += [] if tag in VOID else [tag]
         self.scripts += tag == "script"
-        self.ids += [found["id"] or ""] if "id" in found else []
-        self.named += (found.get("aria-labelledby") or "").split()
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
+        self.named += (attributes.get("aria-labelledby") or "").split()
         self.links += [value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "action")]
         self.levels += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
-        assert not [name for name in found if name.startswith("on")]
+        assert not [name for name in attributes if name.startswith("on")]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -155,11 +155,11 @@ def test_curves_are_told_apart_without_color():
     assert len({styles(numbered(i)) for i in range(count)}) == count
     assert len({styles(numbered(i))[1:] for i in range(len(MARKERS))}) == len(MARKERS)
     labels = [*ENCODINGS, "rope + pi", "rope + yarn", "alibi(slope_scale=2)", "learned+rope", "mine:own", "cosine"]
-    found = dict(zip(labels, line_styles(labels), strict=True))
-    assert len({styles(look)[1:] for look in found.values() if look.color == 0}) >= 5  # all in the color of RoPE
-    assert len(set(found.values())) == len(labels)
-    assert all(found[name] == look for name, look in LINES.items() if name in found)
-    assert {found[name].color for name in ("rope", "rope + pi", "rope + yarn")} == {LINES["rope"].color}
+    looks = dict(zip(labels, line_styles(labels), strict=True))
+    assert len({styles(look)[1:] for look in looks.values() if look.color == 0}) >= 5  # all in the color of RoPE
+    assert len(set(looks.values())) == len(labels)
+    assert all(looks[name] == look for name, look in LINES.items() if name in looks)
+    assert {looks[name].color for name in ("rope", "rope + pi", "rope + yarn")} == {LINES["rope"].color}
     css = (paging.TEMPLATES / "page.css").read_text()
     assert all(f".c{i} " in css for i in range(len(COLORS)))
     assert all(f".d{i} " in css for i in range(1, len(DASHES)))
@@ -168,9 +168,9 @@ def test_curves_are_told_apart_without_color():
 @pytest.mark.parametrize("narrow", [True, False])
 def test_charts_keep_inside_their_frames(narrow, report):
     sections = document(report[0]).sections
-    found = [plot for section in sections for plot in plots(section)]
-    assert {plot.kind for plot in found} == {"curves", "scatter", "strips"}
-    for plot in found:
+    all_plots = [plot for section in sections for plot in plots(section)]
+    assert {plot.kind for plot in all_plots} == {"curves", "scatter", "strips"}
+    for plot in all_plots:
         chart = draw_chart(plot, narrow=narrow)
         frame = chart.frame
         assert 0 < frame.left < frame.right <= frame.width
@@ -243,17 +243,17 @@ found.alerts = typeof window.evil;
 
 @needs_chromium
 def test_curves_toggle_and_tables_sort_in_chromium(report, tmp_path):
-    found = in_chromium(report[1], CLICKS, tmp_path)
+    state = in_chromium(report[1], CLICKS, tmp_path)
     evil = EVIL[:5]
-    assert found["enabled"]
-    assert found["before"] == [True, True]
-    assert found["off"] == ["false", False, False, "alibi hidden"]
-    assert found["on"] == ["true", True, True]
-    assert (found["none"], found["every"]) == (0, 5)
-    assert found["ascending"] == ["ascending", evil, "alibi", "rope_", "learn", "none"]
-    assert found["descending"] == ["descending", "none", "learn", "rope_", "alibi", evil]
-    assert found["named"] == ["ascending", "none", evil, "alibi", "learn", "none", "rope_"]
-    assert found["grounds"] == ["rgb(255, 255, 255)", "rgb(22, 24, 29)"]
+    assert state["enabled"]
+    assert state["before"] == [True, True]
+    assert state["off"] == ["false", False, False, "alibi hidden"]
+    assert state["on"] == ["true", True, True]
+    assert (state["none"], state["every"]) == (0, 5)
+    assert state["ascending"] == ["ascending", evil, "alibi", "rope_", "learn", "none"]
+    assert state["descending"] == ["descending", "none", "learn", "rope_", "alibi", evil]
+    assert state["named"] == ["ascending", "none", evil, "alibi", "learn", "none", "rope_"]
+    assert state["grounds"] == ["rgb(255, 255, 255)", "rgb(22, 24, 29)"]
 
 
 FIT = """
@@ -269,11 +269,11 @@ found.buttons = [...document.querySelectorAll("main .legend button")].map((b) =>
 @needs_chromium
 @pytest.mark.parametrize(("width", "size"), [pytest.param(1280, "big", marks=pytest.mark.slow), (500, "small")])
 def test_the_page_fits_a_desktop_and_a_phone_in_chromium(width, size, report, tmp_path):
-    found = in_chromium(report[1], FIT, tmp_path, f"--window-size={width},900")
-    assert found["width"] == width
-    assert found["over"] <= 0
-    assert set(found["charts"]) == {size}
-    assert min(found["buttons"]) >= 24  # WCAG 2.2, target size
+    state = in_chromium(report[1], FIT, tmp_path, f"--window-size={width},900")
+    assert state["width"] == width
+    assert state["over"] <= 0
+    assert set(state["charts"]) == {size}
+    assert min(state["buttons"]) >= 24  # WCAG 2.2, target size
 
 
 PRINT = """
@@ -289,9 +289,9 @@ found.after = count();
 @needs_chromium
 @pytest.mark.slow
 def test_everything_is_open_in_print_in_chromium(report, tmp_path):
-    found = in_chromium(report[1], PRINT, tmp_path)
-    assert found["before"] == found["after"] > 0
-    assert found["printed"] == 0
+    state = in_chromium(report[1], PRINT, tmp_path)
+    assert state["before"] == state["after"] > 0
+    assert state["printed"] == 0
 
 
 @needs_chromium

@@ -41,8 +41,8 @@ def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch
     add_probe(vit_run(tmp_path / "grown", "none", 0, {28: 50, 96: 20}), PROBE)
     vit_run(tmp_path / "bare", "learned", 0, {28: 50})
     said = console()
-    found, reasons = probes_of(collect([tmp_path]).runs, [], said)
-    assert {folder.name: probe.step for folder, probe in found.items()} == {"kept": 30, "grown": 31}
+    probes, reasons = probes_of(collect([tmp_path]).runs, [], said)
+    assert {folder.name: probe.step for folder, probe in probes.items()} == {"kept": 30, "grown": 31}
     assert reasons == {f"{tmp_path}/bare": "it has no checkpoint"}
     assert said.export_text().count("reading the weights") == 1
     assert json.loads((tmp_path / "grown" / "probe.json").read_text())["step"] == 31
@@ -52,22 +52,22 @@ def test_weights_are_read_once_and_again_for_a_larger_size(tmp_path, monkeypatch
 def test_data_that_are_no_longer_there_are_a_reason(tmp_path):
     add_probe(vit_run(tmp_path / "bad", "none", 0, {28: 50}, data="folder:nowhere"), PROBE)
     (tmp_path / "bad" / "probe.json").unlink()
-    found, reasons = probes_of(collect([tmp_path]).runs, [], console())
-    assert not found
+    probes, reasons = probes_of(collect([tmp_path]).runs, [], console())
+    assert not probes
     assert reasons[f"{tmp_path}/bad"] == "needs --data=folder:nowhere"
-    found, reasons = probes_of(collect([tmp_path]).runs, ["folder:nowhere"], console())
-    assert not found
+    probes, reasons = probes_of(collect([tmp_path]).runs, ["folder:nowhere"], console())
+    assert not probes
     assert "folder must be a directory, got 'nowhere'" in reasons[f"{tmp_path}/bad"]
 
 
 def test_learned_parameters_are_named_and_compared():
     params = {"layers": {"blocks": {"attention": {"position": {"heads": {"slope": np.asarray([3.0, 4.0])}}}}}}
     ((name, after),) = flatten(params).items()
-    found = compare_learned(name, np.asarray([0.0, 10.0]), after)
-    assert (found.name, found.shape) == ("heads/slope", (2,))
-    assert found.moved == pytest.approx(math.hypot(3.0, -6.0) / 10.0)
-    assert (found.before, found.after) == ((0.0, 5.0, 10.0), (3.0, 3.5, 4.0))
-    assert found.values == ([0.0, 10.0], [3.0, 4.0])
+    change = compare_learned(name, np.asarray([0.0, 10.0]), after)
+    assert (change.name, change.shape) == ("heads/slope", (2,))
+    assert change.moved == pytest.approx(math.hypot(3.0, -6.0) / 10.0)
+    assert (change.before, change.after) == ((0.0, 5.0, 10.0), (3.0, 3.5, 4.0))
+    assert change.values == ([0.0, 10.0], [3.0, 4.0])
     unknown = compare_learned(name, None, after)
     assert math.isnan(unknown.moved)
     assert unknown.values == ()
@@ -76,9 +76,9 @@ def test_learned_parameters_are_named_and_compared():
 
 
 def test_layers_of_an_encoder_and_a_decoder_are_named():
-    one, two = np.ones((1, 2)), np.zeros((1, 2))
-    assert name_layers([[one]]) == {"layer": [[1.0, 1.0]]}
-    assert list(name_layers([[one], [one, two]])) == [
+    ones, zeros = np.ones((1, 2)), np.zeros((1, 2))
+    assert name_layers([[ones]]) == {"layer": [[1.0, 1.0]]}
+    assert list(name_layers([[ones], [ones, zeros]])) == [
         "encoder layer",
         "decoder layer",
         "cross-attention of decoder layer",

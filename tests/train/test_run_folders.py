@@ -24,14 +24,14 @@ pytestmark = pytest.mark.usefixtures("toy")
 
 def tree(folder: Path) -> dict[str, str]:
     """Return a digest of every file below a folder, links not followed; locks are left out."""
-    found = {}
+    digests = {}
     for path in sorted(folder.rglob("*")):
         name = f"{path.relative_to(folder)}"
         if path.is_symlink():
-            found[name] = os.readlink(path)
+            digests[name] = os.readlink(path)
         elif path.is_file() and path.name != ".lock":
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 FOREIGN = {
@@ -68,7 +68,7 @@ def test_a_run_begins_beside_files_that_it_does_not_write(tmp_path):
 
 @pytest.mark.slow
 def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
-    own = set(own_files(run))
+    files = set(own_files(run))
     mine = {
         "notes.txt": "mine", "results-paper.json": '{"table": 1}', "checkpoints/best.pt": "mine",
         "tensorboard/readme": "mine", "model/model.bin": "mine", "weights.safetensors": "mine",
@@ -76,7 +76,7 @@ def test_overwriting_deletes_the_run_and_nothing_else(run, tmp_path):
     for name, text in mine.items():
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)
-    assert set(own_files(run)) == own
+    assert set(own_files(run)) == files
     assert train(run, "--overwrite", "--seed=1", "--stop_at=1") == 0
     assert {name: (run / name).read_text() for name in mine} == mine
     assert written_steps(run) == [1]
@@ -140,10 +140,10 @@ def test_a_run_has_trained_once_it_has_more_than_settings(run):
 
 
 def test_every_file_of_a_run_is_its_own(toy_run):
-    left = {path for path in toy_run.rglob("*") if path.is_file() and path.name != ".lock"}
-    for own in own_files(toy_run):
-        left -= {own, *own.rglob("*")}
-    assert left == set()
+    files = {path for path in toy_run.rglob("*") if path.is_file() and path.name != ".lock"}
+    for file in own_files(toy_run):
+        files -= {file, *file.rglob("*")}
+    assert files == set()
 
 
 def test_a_run_is_known_by_its_marks_or_by_the_fields_of_earlier_versions(toy_run, tmp_path):

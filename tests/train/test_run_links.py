@@ -53,18 +53,18 @@ def compiled_once_and_in_a_hurry(tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def sealed_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stored runs with the seals that this version writes."""
-    made = shutil.copytree(FOLDER, tmp_path_factory.mktemp("sealed") / "made")
-    for path in made.rglob("metrics.jsonl"):
+    runs = shutil.copytree(FOLDER, tmp_path_factory.mktemp("sealed") / "made")
+    for path in runs.rglob("metrics.jsonl"):
         seal, texts = 0, []
         for line in read_metrics(path):
             text, seal = sealed(line, seal)
             texts.append(f"{text}\n")
         path.write_text("".join(texts))
-    for path in made.rglob(environment.FILE):
+    for path in runs.rglob(environment.FILE):
         write_atomic(path, json.dumps(with_digest(environment.read(path.parent)), indent=2) + "\n")
-    for path in made.rglob("probe.json"):
+    for path in runs.rglob("probe.json"):
         write_probe(stored_probe(path), path)
-    return made
+    return runs
 
 
 def stored_probe(path: Path) -> Probe:
@@ -150,12 +150,12 @@ DAMAGES = {
 class Damaged:
     """A copy of a run with one damage, in a working directory as it was when the run was made."""
 
-    def __init__(self, made: Path, top: Path, seed: int, only: tuple[str, ...] = ("",)) -> None:
+    def __init__(self, runs: Path, top: Path, seed: int, only: tuple[str, ...] = ("",)) -> None:
         rng = random.Random(seed)
         self.name = RUNS[seed % len(RUNS)]
         self.top, self.outside = top / f"{seed}", top / f"{seed}-outside"
-        self.folder = shutil.copytree(made / self.name, self.top / self.name)
-        for path in (path for path in made.iterdir() if path.is_file()):  # what it was trained on, and its judge
+        self.folder = shutil.copytree(runs / self.name, self.top / self.name)
+        for path in (path for path in runs.iterdir() if path.is_file()):  # what it was trained on, and its judge
             shutil.copy(path, self.top)
         self.outside.mkdir()
         (self.outside / "mine").write_text("mine")
@@ -219,16 +219,16 @@ def undisturbed() -> dict[str, Any]:
     return {}
 
 
-def require_close(results: Any, others: Any, what: str) -> None:
+def require_close(results: Any, expected: Any, what: str) -> None:
     """Require that two results are alike, as far as other versions of jax take the second half of a run alike."""
-    if isinstance(others, dict):
-        for name in others.keys() - {"digest"}:
-            require_close(results[name], others[name], what)
-    elif isinstance(others, list):
-        for one, other in zip(results, others, strict=True):
-            require_close(one, other, what)
+    if isinstance(expected, dict):
+        for name in expected.keys() - {"digest"}:
+            require_close(results[name], expected[name], what)
+    elif isinstance(expected, list):
+        for result, other in zip(results, expected, strict=True):
+            require_close(result, other, what)
     else:
-        assert results == (pytest.approx(others, rel=1e-3, abs=0.04) if type(others) is float else others), what
+        assert results == (pytest.approx(expected, rel=1e-3, abs=0.04) if type(expected) is float else expected), what
 
 
 @pytest.mark.slow
@@ -242,10 +242,10 @@ def test_an_evaluation_and_a_resumed_run_have_the_undisturbed_result_or_one_line
         if run is None:
             continue
         if run.name not in undisturbed:
-            whole = shutil.copytree(sealed_runs, tmp_path / f"whole-{seed}")
-            monkeypatch.chdir(whole)
+            runs = shutil.copytree(sealed_runs, tmp_path / f"whole-{seed}")
+            monkeypatch.chdir(runs)
             assert answer(lambda: evaluate.main([run.name, *FILES.get(run.name, ())]), capsys)[0] == 0  # noqa: B023
-            undisturbed[run.name] = json.loads((whole / run.name / "results.json").read_text())
+            undisturbed[run.name] = json.loads((runs / run.name / "results.json").read_text())
         monkeypatch.chdir(run.top)
         program = importlib.import_module(f"train.{program_of(sealed_runs / run.name)}.program")
         commands = (

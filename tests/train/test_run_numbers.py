@@ -43,11 +43,11 @@ def test_seals_of_earlier_versions_have_no_step_but_the_state_has(run, capsys):
 
 def test_results_of_a_step_before_the_last_are_written_beside():
     """So that those of a finished run stay what they are."""
-    found = ResolutionResults("rope", "fashion", 28, 90, "none", "note", top1({28: 80}), steps=120)
-    assert (found.stem, found.label) == ("results-step90", "rope, step 90 of 120")
-    assert dataclasses.replace(found, extend="pi").stem == "results-pi-step90"
-    assert dataclasses.replace(found, step=120).stem == "results"
-    assert dataclasses.replace(found, steps=0).stem == "results"
+    results = ResolutionResults("rope", "fashion", 28, 90, "none", "note", top1({28: 80}), steps=120)
+    assert (results.stem, results.label) == ("results-step90", "rope, step 90 of 120")
+    assert dataclasses.replace(results, extend="pi").stem == "results-pi-step90"
+    assert dataclasses.replace(results, step=120).stem == "results"
+    assert dataclasses.replace(results, steps=0).stem == "results"
 
 
 def evaluated(folder: Path, **changed: object) -> Path:
@@ -55,8 +55,8 @@ def evaluated(folder: Path, **changed: object) -> Path:
     folder.mkdir(parents=True)
     save_config(VitConfig(out=str(folder)), folder)
     numbers = top1({28: 80, 32: 70})
-    found = ResolutionResults("rope", "fashion", 28, 120, "none", "note", numbers, 120, digest_of(folder))
-    dataclasses.replace(found, **changed).save(folder)
+    results = ResolutionResults("rope", "fashion", 28, 120, "none", "note", numbers, 120, digest_of(folder))
+    dataclasses.replace(results, **changed).save(folder)
     return folder / "results.json"
 
 
@@ -64,11 +64,11 @@ def evaluated(folder: Path, **changed: object) -> Path:
 def test_a_report_leaves_out_results_of_a_step_before_the_last(tmp_path):
     folder = evaluated(tmp_path / "run").parent
     ResolutionResults("rope", "fashion", 28, 90, "none", "note", top1({28: 10}), 120, digest_of(folder)).save(folder)
-    found = collect([tmp_path])
-    assert [[one.scores["top-1, %"][28] for one in run.scored] for run in found.runs] == [[80.0]]
-    (left,) = found.left
-    assert left.what == f"{folder / 'results-step90.json'}"
-    assert left.why == "measured at step 90, before the end of training at step 120"
+    collection = collect([tmp_path])
+    assert [[evaluation.scores["top-1, %"][28] for evaluation in run.scored] for run in collection.runs] == [[80.0]]
+    (omission,) = collection.left
+    assert omission.what == f"{folder / 'results-step90.json'}"
+    assert omission.why == "measured at step 90, before the end of training at step 120"
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_settings_are_read_and_what_came_later_is_at_its_default(program: str, t
     later = {*config} - {*stored}
     assert later <= {*names_of(kind, "late")}
     assert {name: config[name] for name in later} == {name: default[name] for name in later}
-    kept = {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
-    assert {"program": program, **{name: kept[name] for name in {*config} - later}} == stored
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
+    assert {"program": program, **{name: values[name] for name in {*config} - later}} == stored
 
 
 def test_damage_says_which_version_wrote_the_folder(tmp_path: Path) -> None:

@@ -98,27 +98,27 @@ def environment_entries(folder: Path) -> tuple[set[str], set[str]]:
     return {*stored} - LATER, {*stored["versions"]} - LATER
 
 
-def require_close(found: Any, stored: Any, name: str = "", near: float = 1e-3) -> None:
+def require_close(value: Any, stored: Any, name: str = "", tolerance: float = 1e-3) -> None:
     """Require that numbers are those of 0.3.0, as far as another version of jax or of the compiler has the same.
 
     Shares of a few examples, their intervals, and correlations of a few pixels may differ by 4 in 100.
     """
     if isinstance(stored, dict):
         measure = f"{stored.get('measure')}"
-        near = 4.0 if measure.endswith("%") else 0.04 if measure == REPEATS else near
+        tolerance = 4.0 if measure.endswith("%") else 0.04 if measure == REPEATS else tolerance
         for field, other in stored.items():
-            require_close(found[field], other, field, near)
+            require_close(value[field], other, field, tolerance)
     elif isinstance(stored, tuple | list):
-        assert len(found) == len(stored)
-        for one, other in zip(found, stored, strict=True):
-            require_close(one, other, name, near)
+        assert len(value) == len(stored)
+        for item, other in zip(value, stored, strict=True):
+            require_close(item, other, name, tolerance)
     elif name == "outcomes":
-        assert stored is None or found is not None  # 0.3.0 did not store them
+        assert stored is None or value is not None  # 0.3.0 did not store them
     elif isinstance(stored, float):
-        far = 5e-3 if name in ("value", "low", "high") else 1e-3  # of a perplexity
-        assert found == pytest.approx(stored, rel=far, abs=near, nan_ok=True), name
+        fraction = 5e-3 if name in ("value", "low", "high") else 1e-3  # of a perplexity
+        assert value == pytest.approx(stored, rel=fraction, abs=tolerance, nan_ok=True), name
     else:
-        assert found == stored, name
+        assert value == stored, name
 
 
 def numbers_in(row: dict[str, Any]) -> Iterator[float]:
@@ -139,11 +139,11 @@ def keep_judge(patch: pytest.MonkeyPatch) -> None:
 
 
 def require_same_results(folder: Path, stored: Path) -> None:
-    found, expected = results_of(folder), results_of(stored)
-    assert found.keys() == expected.keys()
-    for name, one in expected.items():
-        assert dataclasses.replace(found[name], numbers=one.numbers, made_by={}) == one
-        require_close([*map(vars, found[name].numbers)], [*map(vars, one.numbers)])
+    results, all_expected = results_of(folder), results_of(stored)
+    assert results.keys() == all_expected.keys()
+    for name, expected_results in all_expected.items():
+        assert dataclasses.replace(results[name], numbers=expected_results.numbers, made_by={}) == expected_results
+        require_close([*map(vars, results[name].numbers)], [*map(vars, expected_results.numbers)])
 
 
 # What is stored
@@ -163,8 +163,8 @@ def test_settings_are_read_and_written_alike(run: str, tmp_path: Path) -> None:
     later = {*written} - {*stored}
     assert later <= {*names_of(kind, "late")}
     assert {name: vars(config)[name] for name in later} == {name: default[name] for name in later}
-    kept = {name: value for name, value in stored.items() if name not in kind.former}
-    assert {**written, "pejax": "0.3.0"} == {**{name: written[name] for name in later}, **kept}
+    fields = {name: value for name, value in stored.items() if name not in kind.former}
+    assert {**written, "pejax": "0.3.0"} == {**{name: written[name] for name in later}, **fields}
 
 
 def test_a_run_that_recorded_options_which_did_nothing_is_read(tmp_path: Path) -> None:
@@ -185,18 +185,18 @@ def test_a_run_that_recorded_options_which_did_nothing_is_read(tmp_path: Path) -
 def test_results_are_read_and_written_anew(run: str, tmp_path: Path) -> None:
     paths = sorted((FOLDER / run).glob("results*.json"))
     assert paths
-    for path, found in zip(paths, results_of(FOLDER / run).values(), strict=True):
+    for path, results in zip(paths, results_of(FOLDER / run).values(), strict=True):
         stored = read(path)
         assert stored == with_digest(stored)
         assert stored["run"] == read(FOLDER / run / "config.json")["run"]
-        numbers = [one for row in stored["rows"] for one in numbers_in(row)]
-        assert sorted(numbers) == pytest.approx(sorted(one.value for one in found.numbers if one.known))
-        found.store(tmp_path)
-        assert type(found).load(tmp_path / path.name) == found
+        numbers = [number for row in stored["rows"] for number in numbers_in(row)]
+        assert sorted(numbers) == pytest.approx(sorted(number.value for number in results.numbers if number.known))
+        results.store(tmp_path)
+        assert type(results).load(tmp_path / path.name) == results
         written = read(tmp_path / path.name)
-        rest = ("rows", "digest")
-        assert {name: written[name] for name in stored if name not in rest} == {
-            name: value for name, value in stored.items() if name not in rest
+        marks = ("rows", "digest")
+        assert {name: written[name] for name in stored if name not in marks} == {
+            name: value for name, value in stored.items() if name not in marks
         }
 
 
@@ -220,22 +220,22 @@ def test_no_checkpoint_lacks_an_entry(run: str) -> None:
         assert seal == with_digest(seal)
         metadata, first = read(folder / "state" / "_METADATA"), FOLDER / "lm" / "checkpoints" / "20"
         assert metadata.keys() == read(first / "state" / "_METADATA").keys()
-        kinds = [one["value_metadata"]["value_type"] for one in metadata["tree_metadata"].values()]
+        kinds = [entry["value_metadata"]["value_type"] for entry in metadata["tree_metadata"].values()]
         assert kinds.count("jax.Array") == leaves
         assert len(read(folder / "state" / "_sharding")) == leaves
         assert len(read(folder / "state" / "array_metadatas" / "process_0")["array_metadatas"]) == leaves
-        about = [read(one / "_CHECKPOINT_METADATA").keys() for one in (folder, first)]
+        about = [read(checkpoint / "_CHECKPOINT_METADATA").keys() for checkpoint in (folder, first)]
         assert about[0] == about[1]
 
 
 @pytest.mark.parametrize("run", [run for run in RUNS if run != "tune"])
 def test_what_the_weights_told_is_read_and_written_alike(run: str, tmp_path: Path) -> None:
     path = FOLDER / run / "probe.json"
-    found = read_probe(path, max(written_steps(FOLDER / run)))
-    assert found is not None
-    trained, largest = ({*by_layer} for by_layer in found.entropies.values())
+    probe = read_probe(path, max(written_steps(FOLDER / run)))
+    assert probe is not None
+    trained, largest = ({*by_layer} for by_layer in probe.entropies.values())
     assert trained == largest
-    write_probe(found, tmp_path / "probe.json")
+    write_probe(probe, tmp_path / "probe.json")
     written = read(tmp_path / "probe.json")
     assert {name: written[name] for name in written.keys() - LATER} == read(path)
 
@@ -263,8 +263,8 @@ def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(
     assert written_steps(out) == [newest, half]
     entries = [[{*line} - LATER for line in lines(folder / "metrics.jsonl")] for folder in (out, stored)]
     assert entries[0] == entries[1]
-    for one, other in zip(timeless(out), timeless(stored), strict=True):
-        require_close(one, other)
+    for line, other in zip(timeless(out), timeless(stored), strict=True):
+        require_close(line, other)
     assert environment_entries(out) == environment_entries(stored)
     settings, written = read(stored / "config.json"), read(out / "config.json")
     assert {name: written[name] for name in settings} == {**settings, "resume": True, "pejax": pejax.__version__}
@@ -301,10 +301,10 @@ def test_extensions_are_measured_anew_to_the_same_numbers(runs: Path, capsys: py
     assert f"lines.jsonl: {len(stored)} lines of pejax 0.3.0, which do not name their weights" in said
     assert "measured already: 0" in said
     written = lines(runs / "extend" / LINES)
-    kept, anew = written[: len(stored)], written[len(stored) :]
-    assert kept == stored
-    for one, other in zip(anew, stored, strict=True):
-        require_close({**one, "seconds": 0.0}, {**other, "seconds": 0.0})
+    old_lines, new_lines = written[: len(stored)], written[len(stored) :]
+    assert old_lines == stored
+    for line, other in zip(new_lines, stored, strict=True):
+        require_close({**line, "seconds": 0.0}, {**other, "seconds": 0.0})
 
 
 def test_a_report_has_every_number(
@@ -318,9 +318,9 @@ def test_a_report_has_every_number(
     text = (runs / "report.md").read_text().replace("*", "")
     assert "tune/model" not in text  # the fine-tuned model is no run that is left out
     for run in RUNS:
-        for found in results_of(FOLDER / run).values():
-            for by_size in found.scores.values():
+        for results in results_of(FOLDER / run).values():
+            for by_size in results.scores.values():
                 cells = [cell_text(Mean(number, math.nan, 1)) for number in by_size.values()]
-                assert f"| {found.label} | seed 0 | {' | '.join(cells)} |" in text
+                assert f"| {results.label} | seed 0 | {' | '.join(cells)} |" in text
     for run in sorted({*RUNS} - {"tune"}):
         assert f"{read(FOLDER / run / 'probe.json')['parameters']:,} | " in text

@@ -92,13 +92,13 @@ def test_a_damaged_byte_of_the_environment_is_noticed(tmp_path):
     mesh = make_mesh(1)
     environment.record(tmp_path, 1234, 10**9, mesh)
     environment.record_peak(tmp_path, mesh)
-    path, whole = tmp_path / "environment.json", environment.read(tmp_path)
-    assert whole["devices"] == f"1 x {jax.devices()[0].device_kind}"
+    path, entries = tmp_path / "environment.json", environment.read(tmp_path)
+    assert entries["devices"] == f"1 x {jax.devices()[0].device_kind}"
     noticed = 0
     for content in damaged(path.read_bytes()):
         path.write_bytes(content)
         try:
-            assert environment.read(tmp_path) == whole, content
+            assert environment.read(tmp_path) == entries, content
         except ValueError:
             noticed += 1
     assert noticed > 500
@@ -113,12 +113,14 @@ def test_a_report_says_which_files_of_a_run_are_missing_or_end_early(tmp_path):
     early.write_text("".join(early.read_text().splitlines(keepends=True)[:2]))
     part = vit_run(tmp_path / "part", "none", 3, {28: 50}) / "metrics.jsonl"
     part.write_text(part.read_text()[:-5])
-    left = {Path(one.what).relative_to(tmp_path).as_posix(): one.why for one in collect([tmp_path]).left}
-    missing = "missing, although such a run writes it"
-    assert left == {
-        "no environment.json/environment.json": missing,
-        "no metrics.jsonl/metrics.jsonl": missing,
-        "no results-pi/results-pi.json": missing,
+    omissions = {
+        Path(omission.what).relative_to(tmp_path).as_posix(): omission.why for omission in collect([tmp_path]).left
+    }
+    reason = "missing, although such a run writes it"
+    assert omissions == {
+        "no environment.json/environment.json": reason,
+        "no metrics.jsonl/metrics.jsonl": reason,
+        "no results-pi/results-pi.json": reason,
         "early/metrics.jsonl": "it ends at step 20, and the run was measured at step 30",
         "part/metrics.jsonl": "a line of metrics.jsonl must be complete, got a part of one",
     }

@@ -40,37 +40,37 @@ def train(out: Path, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def finished_run(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert train(out, "--pe=rope") == 0
     return out
 
 
-def test_a_run_leaves_everything_behind(whole):
-    metrics, results = outcome(whole)
+def test_a_run_leaves_everything_behind(finished_run):
+    metrics, results = outcome(finished_run)
     assert [line["step"] for line in metrics] == [2, 4, 6]
     assert {"loss", "right", "lr"} <= set(metrics[0])
-    exact = [one for one in json.loads(results)["numbers"] if one["measure"] == EXACT]
-    assert [(one["of"], one["at"], one["count"]) for one in exact] == [("copy", 4, 8), ("passkey", 4, 8)]
-    assert (whole / "results.png").stat().st_size > 1000
-    assert json.loads((whole / "config.json").read_text())["cross"] == "unified"
+    exact = [number for number in json.loads(results)["numbers"] if number["measure"] == EXACT]
+    assert [(number["of"], number["at"], number["count"]) for number in exact] == [("copy", 4, 8), ("passkey", 4, 8)]
+    assert (finished_run / "results.png").stat().st_size > 1000
+    assert json.loads((finished_run / "config.json").read_text())["cross"] == "unified"
 
 
 @pytest.mark.slow
-def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert_resumes(train, whole, tmp_path / "run", "--pe=rope", "--stop_at=4")
+def test_stop_and_resume_change_no_bit(finished_run, tmp_path):
+    assert_resumes(train, finished_run, tmp_path / "run", "--pe=rope", "--stop_at=4")
 
 
 @pytest.mark.slow
-def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
-    before = (whole / "results.json").read_text()
-    assert evaluate.main([str(whole)]) == 0
-    assert (whole / "results.json").read_text() == before
+def test_evaluating_again_and_side_by_side(finished_run, tmp_path, capsys):
+    before = (finished_run / "results.json").read_text()
+    assert evaluate.main([str(finished_run)]) == 0
+    assert (finished_run / "results.json").read_text() == before
     said = capsys.readouterr().out
     assert "exact answers, rope, cross unified, trained at up to 4 tokens" in said
     assert answers.NOTE[:40] in said
-    assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
+    assert evaluate.main(["--compare", str(finished_run), f"--to={tmp_path / 'both'}"]) == 0
     table = (tmp_path / "both.md").read_text()
     assert "| encoding | **4** |" in table
     assert "| rope, cross unified |" in table
@@ -151,10 +151,12 @@ def test_exact_answers_are_counted_and_the_filling_is_not(monkeypatch):
 
 
 @pytest.mark.long
-def test_eight_devices_answer_as_one(whole, tmp_path):
+def test_eight_devices_answer_as_one(finished_run, tmp_path):
     assert train(tmp_path / "run", "--pe=rope", "--devices=8") == 0
-    one, eight = (json.loads((out / "results.json").read_text())["numbers"] for out in (whole, tmp_path / "run"))
-    assert eight == one
+    expected, numbers = (
+        json.loads((out / "results.json").read_text())["numbers"] for out in (finished_run, tmp_path / "run")
+    )
+    assert numbers == expected
 
 
 @pytest.mark.long
@@ -203,10 +205,10 @@ def test_runs_have_folders_of_their_own(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_starting_from_another_run(whole, tmp_path, capsys):
-    assert train(tmp_path / "more", "--pe=rope", f"--init={whole}", "--stop_at=1") == 0
-    assert f"starting from step 6 of {whole}, trained at 4 tokens" in capsys.readouterr().out
-    error = refused(capsys, lambda: train(tmp_path / "other", f"--init={whole}", "--pe=rope", "--width=32"))
+def test_starting_from_another_run(finished_run, tmp_path, capsys):
+    assert train(tmp_path / "more", "--pe=rope", f"--init={finished_run}", "--stop_at=1") == 0
+    assert f"starting from step 6 of {finished_run}, trained at 4 tokens" in capsys.readouterr().out
+    error = refused(capsys, lambda: train(tmp_path / "other", f"--init={finished_run}", "--pe=rope", "--width=32"))
     assert "width=16, this run has width=32" in error
 
 

@@ -31,7 +31,7 @@ def ended(monkeypatch):
 def stopped(capfd, body, number=signal.SIGINT) -> str:
     """Run a body that sends itself a signal, and return what is said at the end; the handlers are those of before."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
-    handlers = [signal.getsignal(one) for one in numbers]
+    handlers = [signal.getsignal(signum) for signum in numbers]
 
     def run():
         body(number)
@@ -46,7 +46,7 @@ def stopped(capfd, body, number=signal.SIGINT) -> str:
 
     with pytest.raises(SystemExit):
         work()
-    assert [signal.getsignal(one) for one in numbers] == handlers
+    assert [signal.getsignal(signum) for signum in numbers] == handlers
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     return capfd.readouterr().err
 

@@ -25,8 +25,8 @@ def written(monkeypatch: pytest.MonkeyPatch, encoding: str, *renderables: Any) -
     output = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding=encoding))
     console = user_console()
-    for one in renderables:
-        console.print(one)
+    for renderable in renderables:
+        console.print(renderable)
     return output.getvalue().decode(encoding)
 
 

@@ -63,7 +63,7 @@ def train(out: Path, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def finished_run(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert train(out, "--pe=rope_mixed") == 0
@@ -71,16 +71,16 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_leaves_everything_behind(whole):
-    assert [line["step"] for line in timeless(whole)] == list(range(2, STEPS + 1, 2))
-    results = json.loads((whole / "results.json").read_text())
-    numbers = [(one["at"], one.get("count"), one["value"]) for one in results["numbers"]]
-    assert [one[:2] for one in numbers[:2]] == [(28, 64), (42, 64)]
+def test_a_run_leaves_everything_behind(finished_run):
+    assert [line["step"] for line in timeless(finished_run)] == list(range(2, STEPS + 1, 2))
+    results = json.loads((finished_run / "results.json").read_text())
+    numbers = [(entry["at"], entry.get("count"), entry["value"]) for entry in results["numbers"]]
+    assert [number[:2] for number in numbers[:2]] == [(28, 64), (42, 64)]
     assert numbers[2:] == [(28, None, 4), (42, None, 9)]
     assert results["note"] == load("fashion").note
-    assert (whole / "results.png").stat().st_size > 1000
-    assert list((whole / "tensorboard").iterdir())
-    assert json.loads((whole / "config.json").read_text())["pe"] == "rope_mixed"
+    assert (finished_run / "results.png").stat().st_size > 1000
+    assert list((finished_run / "tensorboard").iterdir())
+    assert json.loads((finished_run / "config.json").read_text())["pe"] == "rope_mixed"
 
 
 @pytest.mark.slow
@@ -100,19 +100,19 @@ def test_every_encoding_finishes(pe, tmp_path):
 
 
 @pytest.mark.slow
-def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert_resumes(train, whole, tmp_path / "run", "--pe=rope_mixed", "--stop_at=5")
+def test_stop_and_resume_change_no_bit(finished_run, tmp_path):
+    assert_resumes(train, finished_run, tmp_path / "run", "--pe=rope_mixed", "--stop_at=5")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "at"), [(signal.SIGINT, 130, 4), (signal.SIGTERM, 0, 4), (signal.SIGINT, 130, 12)]
 )
-def test_a_signal_saves_and_says_how_to_go_on(number, status, at, whole, tmp_path, monkeypatch, capsys):
+def test_a_signal_saves_and_says_how_to_go_on(number, status, at, finished_run, tmp_path, monkeypatch, capsys):
     report = loop.Report.__call__
 
-    def interrupted(self, step, *rest):
-        report(self, step, *rest)
+    def interrupted(self, step, *args):
+        report(self, step, *args)
         if step == at:
             signal.raise_signal(number)
 
@@ -127,20 +127,20 @@ def test_a_signal_saves_and_says_how_to_go_on(number, status, at, whole, tmp_pat
     assert not (tmp_path / "run" / "results.json").exists()
     if number == signal.SIGINT:
         assert train(tmp_path / "run", "--resume") == 0
-        assert outcome(tmp_path / "run") == outcome(whole)
+        assert outcome(tmp_path / "run") == outcome(finished_run)
 
 
 @pytest.mark.long
-def test_eight_devices_train_as_one(whole, tmp_path):
+def test_eight_devices_train_as_one(finished_run, tmp_path):
     assert jax.device_count() == 8
     assert train(tmp_path / "one", "--pe=rope_mixed", "--devices=1", "--stop_at=10") == 0
-    eight, one = ([line["loss"] for line in timeless(out)][:5] for out in (whole, tmp_path / "one"))
-    np.testing.assert_allclose(one, eight, rtol=0, atol=1e-5)
+    expected, losses = ([line["loss"] for line in timeless(out)][:5] for out in (finished_run, tmp_path / "one"))
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax leaves behind
-def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
+def test_a_broken_checkpoint_is_passed_over(finished_run, tmp_path, capsys):
     assert train(tmp_path / "run", "--pe=rope_mixed", "--stop_at=6") == 0
     steps = tmp_path / "run" / "checkpoints"
     (steps / "25").mkdir()
@@ -152,14 +152,14 @@ def test_a_broken_checkpoint_is_passed_over(whole, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "checkpoint of step 6 is damaged, skipped: " in said
     assert "going on from step 3" in said
-    assert outcome(tmp_path / "run") == outcome(whole)
+    assert outcome(tmp_path / "run") == outcome(finished_run)
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_configuration_is_refused(whole, capsys):
-    for flag, found in (("--lr=0.5", "lr=0.002, this run has lr=0.5"), ("--seed=1", "seed=0, this run has seed=1")):
-        error = refused(capsys, lambda: train(whole, flag, "--resume"))  # noqa: B023
-        assert f"the checkpoint was made with {found}" in error
+def test_a_checkpoint_of_another_configuration_is_refused(finished_run, capsys):
+    for flag, setting in (("--lr=0.5", "lr=0.002, this run has lr=0.5"), ("--seed=1", "seed=0, this run has seed=1")):
+        error = refused(capsys, lambda: train(finished_run, flag, "--resume"))  # noqa: B023
+        assert f"the checkpoint was made with {setting}" in error
 
 
 BAD = {
@@ -186,10 +186,10 @@ def test_bad_flags_are_one_line(flag, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_is_not_overwritten_by_accident(whole, capsys):
-    error = refused(capsys, lambda: train(whole, "--pe=rope_mixed"))
+def test_a_run_is_not_overwritten_by_accident(finished_run, capsys):
+    error = refused(capsys, lambda: train(finished_run, "--pe=rope_mixed"))
     assert "already has a run: give --resume, --overwrite or another --out" in error
-    assert (whole / "results.json").exists()
+    assert (finished_run / "results.json").exists()
 
 
 @pytest.mark.slow
@@ -210,8 +210,8 @@ def test_resized_parameters_are_those_that_at_gives():
     params = old.init(jax.random.key(0))
     fitted = resized_params(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.init(jax.random.key(1)))
-    wanted = old.prototype.encoding.adapt(params["position"], (3, 3))
-    jax.tree.map(np.testing.assert_array_equal, fitted["position"], wanted)
+    expected = old.prototype.encoding.adapt(params["position"], (3, 3))
+    jax.tree.map(np.testing.assert_array_equal, fitted["position"], expected)
     images = jax.random.normal(jax.random.key(2), (2, 42, 42, 1))
     head = jax.random.normal(jax.random.key(3), fitted["head"]["kernel"].shape)
     with_head = lambda params: {**params, "head": {**params["head"], "kernel": head}}
@@ -228,14 +228,14 @@ def test_resized_parameters_of_several_kinds_of_layers():
     params = jax.tree.map(lambda leaf: leaf + 0.1, old.init(jax.random.key(0)))
     fitted = resized_params(old, new, params)
     assert jax.tree.map(jnp.shape, fitted) == jax.tree.map(jnp.shape, new.shapes)
-    own = params["layers"]["body_1"]["blocks"]["attention"]["position"]
+    positions = params["layers"]["body_1"]["blocks"]["attention"]["position"]
     for layer in range(2):
-        table = jax.tree.map(lambda leaf, layer=layer: leaf[layer], own)
-        wanted = old.prototype.encodings[1].adapt(table, (6, 6))
-        found = jax.tree.map(
+        table = jax.tree.map(lambda leaf, layer=layer: leaf[layer], positions)
+        expected = old.prototype.encodings[1].adapt(table, (6, 6))
+        result = jax.tree.map(
             lambda leaf, layer=layer: leaf[layer], fitted["layers"]["body_1"]["blocks"]["attention"]["position"]
         )
-        jax.tree.map(np.testing.assert_array_equal, found, {name: wanted[name] for name in found})
+        jax.tree.map(np.testing.assert_array_equal, result, {name: expected[name] for name in result})
     assert fitted["layers"]["body_2"]["blocks"]["mlp"] == params["layers"]["body_2"]["blocks"]["mlp"]
 
 
@@ -247,14 +247,14 @@ def test_the_filling_of_a_batch_is_not_counted():
     )
     dataset = load("fashion")
     classifier = Classifier(config, dataset.channels, len(dataset.classes))
-    found = vit_evaluate.evaluate(
+    results = vit_evaluate.evaluate(
         classifier, dataset, classifier.init(jax.random.key(0)), step=0, mesh=make_mesh(), console=Console(quiet=True)
     )
     labels = next(evaluation_batches(dataset, 28, 50))["label"]
-    assert [one.extend for one in found] == ["none", "pi(stretch=True)"]
-    for one in found:
-        assert [(number.value, number.count) for number in one.first] == [(2 * np.sum(labels == 0), 50)] * 2
-        assert all((number.outcomes == (labels == 0)).all() for number in one.first)  # in the order of the images
+    assert [result.extend for result in results] == ["none", "pi(stretch=True)"]
+    for result in results:
+        assert [(number.value, number.count) for number in result.first] == [(2 * np.sum(labels == 0), 50)] * 2
+        assert all((number.outcomes == (labels == 0)).all() for number in result.first)  # in the order of the images
 
 
 def test_weight_decay_falls_on_kernels_alone():
@@ -262,12 +262,14 @@ def test_weight_decay_falls_on_kernels_alone():
         parse(Config, ["--pe=learned", "--pool=cls", "--registers=2", "--layer_scale=0.1"]), channels=1, classes=10
     )
     mask = decay_mask(classifier.shapes)
-    kept = {jax.tree_util.keystr(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if not decays}
-    assert all(leaf.endswith("['kernel']") for leaf in flat(mask) - kept)
-    assert len(flat(mask) - kept) == 6
+    exemptions = {
+        jax.tree_util.keystr(path) for path, decays in jax.tree_util.tree_leaves_with_path(mask) if not decays
+    }
+    assert all(leaf.endswith("['kernel']") for leaf in flat(mask) - exemptions)
+    assert len(flat(mask) - exemptions) == 6
     for name in ("['cls']", "['registers']", "['norm']['scale']", "['head']['bias']"):
-        assert name in kept
-    assert any("['position']" in name for name in kept)
+        assert name in exemptions
+    assert any("['position']" in name for name in exemptions)
 
 
 def flat(tree) -> set[str]:
@@ -292,14 +294,14 @@ def test_extensions_are_evaluated_beside_the_plain_model_where_the_encoding_rota
 
 
 @pytest.mark.slow
-def test_evaluating_again_gives_the_same(whole, tmp_path, capsys):
-    before = (whole / "results.json").read_text()
-    assert evaluate.main([str(whole)]) == 0
-    assert (whole / "results.json").read_text() == before
-    assert evaluate.main([str(whole), "--extend=pi"]) == 0
-    squeezed = json.loads((whole / "results-pi.json").read_text())
+def test_evaluating_again_gives_the_same(finished_run, tmp_path, capsys):
+    before = (finished_run / "results.json").read_text()
+    assert evaluate.main([str(finished_run)]) == 0
+    assert (finished_run / "results.json").read_text() == before
+    assert evaluate.main([str(finished_run), "--extend=pi"]) == 0
+    squeezed = json.loads((finished_run / "results-pi.json").read_text())
     assert squeezed["numbers"][0] == json.loads(before)["numbers"][0]
-    assert evaluate.main(["--compare", str(whole), f"--to={tmp_path / 'both'}"]) == 0
+    assert evaluate.main(["--compare", str(finished_run), f"--to={tmp_path / 'both'}"]) == 0
     table = (tmp_path / "both.md").read_text()
     assert "| encoding | **28** | 42 |" in table
     assert "| rope_mixed + pi |" in table

@@ -151,11 +151,11 @@ ODD_NOTES = [{"item_handlers": []}, {"commit_timestamp_nsecs": 10**30}, {"init_t
 
 
 @pytest.mark.parametrize("step", [1, 2])
-@pytest.mark.parametrize("odd", ODD_NOTES, ids=lambda odd: next(iter(odd)))
-def test_notes_of_orbax_block_no_checkpoint(odd, step, saved):
+@pytest.mark.parametrize("entries", ODD_NOTES, ids=lambda entries: next(iter(entries)))
+def test_notes_of_orbax_block_no_checkpoint(entries, step, saved):
     """They are in no seal: odd ones neither end the run nor keep it from an intact checkpoint."""
     notes = saved / "checkpoints" / f"{step}" / "_CHECKPOINT_METADATA"
-    notes.write_text(json.dumps({**json.loads(notes.read_text()), **odd}))
+    notes.write_text(json.dumps({**json.loads(notes.read_text()), **entries}))
     shutil.rmtree(saved / "checkpoints" / "2" / "seal")
     assert Checkpoints(saved, reading=True).restore(draw(0), lambda config: None)[0] == 1
     checkpoints = Checkpoints(saved)
@@ -222,11 +222,11 @@ def test_other_devices_and_meshes_restore_exactly(tmp_path):
     for step, (sizes, devices) in enumerate(meshes, 1):
         checkpoints = Checkpoints(tmp_path)
         if step > 1:
-            found, state = checkpoints.restore(whole_state(sizes, devices, 0), lambda config: None)
-            assert found == step - 1
+            restored_step, state = checkpoints.restore(whole_state(sizes, devices, 0), lambda config: None)
+            assert restored_step == step - 1
             jax.tree.map(np.testing.assert_array_equal, state, whole_state(sizes, devices, 7))
-            same = lambda a, b: a.sharding == b.sharding
-            assert jax.tree.all(jax.tree.map(same, state, whole_state(sizes, devices, 0)))
+            agree = lambda a, b: a.sharding == b.sharding
+            assert jax.tree.all(jax.tree.map(agree, state, whole_state(sizes, devices, 0)))
         checkpoints.save(step, whole_state(sizes, devices, 7), {})
         checkpoints.wait()
         checkpoints.close()

@@ -41,7 +41,7 @@ def test_a_cpu_wants_them_where_asking_helps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("allowed", "told", "devices"),
+    ("allowed", "variables", "devices"),
     [
         ({0}, {}, "1"),
         ({0, 1, 5}, {}, "3"),
@@ -51,11 +51,11 @@ def test_a_cpu_wants_them_where_asking_helps(tmp_path):
         ({0, 1}, {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}, "2"),
     ],
 )
-def test_a_core_is_a_device_unless_told_otherwise(allowed, told, devices, tmp_path, monkeypatch):
+def test_a_core_is_a_device_unless_told_otherwise(allowed, variables, devices, tmp_path, monkeypatch):
     for name in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS"):
         monkeypatch.setenv(name, "")  # to be put back
         monkeypatch.delenv(name)
-    for name, value in told.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
     monkeypatch.setattr("train.devices.cpu.prepare_imports", lambda: None)  # Ctrl-C is pytest's
@@ -103,7 +103,7 @@ prepare_cpu(__import__("pathlib").Path({str(tree(tmp_path))!r}))
     assert process.returncode == (3 if "exit" in ending else -15)
 
 
-def told(script: str) -> str:
+def output_of(script: str) -> str:
     """Return what a script prints whose malloc is told what the trainers tell it."""
     environ = {**os.environ, **TUNABLE}
     return subprocess.run(
@@ -122,7 +122,7 @@ kept = b"x" * 2**26
 maps = re.findall(r"Size: +(\\d+) kB.*?VmFlags: (.*?)\\n", open("/proc/self/smaps").read(), re.DOTALL)
 print(*(flags for size, flags in maps if int(size) >= 2**16))
 """
-    assert "hg" in told(script).split()  # the kernel may have none left to give
+    assert "hg" in output_of(script).split()  # the kernel may have none left to give
 
 
 def test_threads_do_not_share_an_arena():
@@ -144,7 +144,7 @@ out = ctypes.c_void_p(libc.fdopen(1, b"w"))
 libc.malloc_info(0, out)
 libc.fflush(out)
 """
-    assert told(script).count("<heap nr=") >= 3
+    assert output_of(script).count("<heap nr=") >= 3
 
 
 LOOP = """
@@ -177,13 +177,13 @@ def test_a_loop_of_programs_that_sum_over_the_devices_ends():
 
 
 def test_the_writers_of_a_failed_checkpoint_and_dropped_stops_are_not_heard(monkeypatch):
-    told = []
-    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    events = []
+    monkeypatch.setattr(sys, "__unraisablehook__", events.append)
     errors = RuntimeError("Event loop is closed"), cpu.Stopped(2), RuntimeError("other")
-    closed, stopped, other = (SimpleNamespace(exc_value=one, exc_type=type(one)) for one in errors)
-    for one in (closed, stopped, other):
-        cpu._unraisable(one)
-    assert told == [other]
+    closed, stopped, other = (SimpleNamespace(exc_value=error, exc_type=type(error)) for error in errors)
+    for event in (closed, stopped, other):
+        cpu._unraisable(event)
+    assert events == [other]
 
 
 @pytest.mark.slow

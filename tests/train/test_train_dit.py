@@ -67,7 +67,7 @@ def train(out: Path, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache) -> Path:
+def finished_run(tmp_path_factory, cache) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -76,9 +76,11 @@ def whole(tmp_path_factory, cache) -> Path:
     return out
 
 
-def measures(found: SampleResults) -> list[list[Number]]:
+def measures(results: SampleResults) -> list[list[Number]]:
     """Return the numbers of each measure."""
-    return [[one for one in found.numbers if one.measure == name] for name in (CLASS, DISTANCE, REPEATS, LOOPS)]
+    return [
+        [number for number in results.numbers if number.measure == name] for name in (CLASS, DISTANCE, REPEATS, LOOPS)
+    ]
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -135,9 +137,9 @@ def test_guidance_of_scale_one_is_the_conditional_model_and_two_goes_as_far_agai
     velocity = lambda x, t, labels: x * labels.astype(jnp.float32)[:, None] + t[:, None]
     x, t, labels = draw(3, 2), jnp.array([0.1, 0.5, 0.9]), jnp.array([0, 1, 2])
     np.testing.assert_array_equal(guide(velocity, labels, 5, 1.0)(x, t), velocity(x, t, labels))
-    none, one = velocity(x, t, jnp.full((3,), 5)), velocity(x, t, labels)
-    np.testing.assert_allclose(guide(velocity, labels, 5, 2.0)(x, t), 2 * one - none, atol=1e-5)
-    np.testing.assert_allclose(guide(velocity, labels, 5, 0.0)(x, t), none, atol=1e-6)
+    scale_0, scale_1 = velocity(x, t, jnp.full((3,), 5)), velocity(x, t, labels)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 2.0)(x, t), 2 * scale_1 - scale_0, atol=1e-5)
+    np.testing.assert_allclose(guide(velocity, labels, 5, 0.0)(x, t), scale_0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -147,11 +149,11 @@ def test_the_average_of_the_weights_is_their_exponential_mean():
     recipe = Recipe(optax.sgd(0.1), ("loss", "count"), average=0.75)
     state = init_state({"w": jnp.array([1.0])}, recipe)
     weights = Weights(state.params, state.opt, state.average)
-    wanted = 1.0
+    expected = 1.0
     for _ in range(3):
         weights = updated_weights(recipe, {"w": jnp.array([1.0])}, jnp.array(1.0), weights)
-        wanted = 0.75 * wanted + 0.25 * float(weights.params["w"][0])
-    np.testing.assert_allclose(weights.average["w"], [wanted], rtol=1e-6)
+        expected = 0.75 * expected + 0.25 * float(weights.params["w"][0])
+    np.testing.assert_allclose(weights.average["w"], [expected], rtol=1e-6)
 
 
 def test_the_distance_of_gaussians_in_closed_form():
@@ -159,11 +161,11 @@ def test_the_distance_of_gaussians_in_closed_form():
     rng = np.random.default_rng(0)
     white = rng.normal(size=(50, 3))
     white = (white - white.mean(0)) @ np.linalg.inv(np.linalg.cholesky(np.cov(white, rowvar=False))).T
-    a, b, apart = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 0.5]), np.array([0.0, 3.0, 4.0])
-    np.testing.assert_allclose(frechet_distance(white * a, white * b + apart), 25 + np.sum((a - b) ** 2), rtol=1e-9)
+    a, b, shift = np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 0.5]), np.array([0.0, 3.0, 4.0])
+    np.testing.assert_allclose(frechet_distance(white * a, white * b + shift), 25 + np.sum((a - b) ** 2), rtol=1e-9)
     assert frechet_distance(white, white) < 1e-9
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
-    moved = [frechet_distance(white * a @ one, (white * b + apart) @ one) for one in (np.eye(3), turn)]
+    moved = [frechet_distance(white * a @ matrix, (white * b + shift) @ matrix) for matrix in (np.eye(3), turn)]
     np.testing.assert_allclose(moved[0], moved[1], rtol=1e-9)
     with pytest.raises(ValueError, match="at least two samples, got 1 and 50"):
         frechet_distance(white[:1], white)
@@ -227,11 +229,11 @@ def test_the_judge_learns_all_shapes(monkeypatch):
 def test_a_judge_is_kept_and_never_believed_without_its_seal(tmp_path, monkeypatch):
     """Its file belongs to the data, the shapes and the training; its seal to its name and its weights."""
     dataset, shapes, said = small_data(), ((8, 8), (8, 16)), []
-    monkeypatch.setattr(judge, "train", lambda *rest: judge.init(jax.random.key(1), 1, 2, 8))
+    monkeypatch.setattr(judge, "train", lambda *args: judge.init(jax.random.key(1), 1, 2, 8))
     monkeypatch.setattr(judge, "cache_file", lambda name: tmp_path / name)
     assert judge.read(dataset, shapes) is None
-    made = judge.train_and_keep(dataset, shapes, lambda: None, said.append)
-    chex.assert_trees_all_equal(judge.read(dataset, shapes), made)
+    new_judge = judge.train_and_keep(dataset, shapes, lambda: None, said.append)
+    chex.assert_trees_all_equal(judge.read(dataset, shapes), new_judge)
     names = [judge.name_of(dataset, shapes), judge.name_of(dataset, shapes[:1])]
     monkeypatch.setattr(judge, "STEPS", 7)
     names.append(judge.name_of(dataset, shapes))
@@ -241,16 +243,16 @@ def test_a_judge_is_kept_and_never_believed_without_its_seal(tmp_path, monkeypat
     content = (tmp_path / names[0]).read_bytes()
     zeros = content[:32] + bytes(len(content) - 32)
     for wrong, name in ((zeros, names[0]), (content[:-4], names[0]), (b"", names[0]), (content, names[1])):
-        assert judge.unpack(wrong, name, made.params) is None
-    other = judge.seal({**made.params, "logits_bias": jnp.ones(2)}, names[0])
-    assert len({made.seal, other.seal, judge.seal(made.params, names[1]).seal}) == 3
+        assert judge.unpack(wrong, name, new_judge.params) is None
+    other = judge.seal({**new_judge.params, "logits_bias": jnp.ones(2)}, names[0])
+    assert len({new_judge.seal, other.seal, judge.seal(new_judge.params, names[1]).seal}) == 3
     assert not said
 
 
 def test_a_run_goes_on_where_its_judge_cannot_be_kept(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     said = []
-    monkeypatch.setattr(judge, "train", lambda *rest: judge.init(jax.random.key(1), 1, 2, 8))
+    monkeypatch.setattr(judge, "train", lambda *args: judge.init(jax.random.key(1), 1, 2, 8))
     monkeypatch.setattr(judge, "cache_file", lambda name: tmp_path / "file" / name)
     assert judge.train_and_keep(small_data(), ((8, 8),), lambda: None, said.append).seal
     assert "the judge of pictures is not kept, the next run trains it again" in said[0]
@@ -259,15 +261,15 @@ def test_a_run_goes_on_where_its_judge_cannot_be_kept(tmp_path, monkeypatch):
 def test_numbers_of_other_judges_and_samplings_are_not_in_one_table(tmp_path):
     numbers = (share_of(CLASS, (8, 8), 7, 8), Number(measure=DISTANCE, at=(8, 8), value=1.5))
     made_by = {"data": "glyphs-1", "judge": "ab", "guidance": "2"}
-    one, other, old = (
+    results, other, old = (
         SampleResults("learned", "glyphs", 8, 1, "none", "note", numbers, made_by=key)
         for key in (made_by, {**made_by, "judge": "cd"}, {})
     )
     with pytest.raises(ValueError, match="made by the same judge, got ab and cd: train"):
-        SampleResults.markdown([one, other])
+        SampleResults.markdown([results, other])
     with pytest.raises(ValueError, match="the same data, got glyphs-1 and an unknown one"):
-        SampleResults.draw([one, old], tmp_path / "both.png")
-    one.store(tmp_path)
+        SampleResults.draw([results, old], tmp_path / "both.png")
+    results.store(tmp_path)
     assert SampleResults.load(tmp_path / "results.json").made_by == made_by
     save_config(Config(guidance=3.0), tmp_path)
     with pytest.raises(ValueError, match=r"measured with guidance=2, the config\.json beside it has 3"):
@@ -275,74 +277,75 @@ def test_numbers_of_other_judges_and_samplings_are_not_in_one_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_everything_behind(whole, cache):
-    metrics, stored = outcome(whole)
+def test_a_run_leaves_everything_behind(finished_run, cache):
+    metrics, stored = outcome(finished_run)
     assert [line["step"] for line in metrics] == [2, 4, 6]
-    right, distances, repeats, loops = measures(SampleResults.load(whole / "results.json"))
-    assert [(one.at, one.of) for one in right] == [((8, 8), ""), ((12, 12), ""), ((8, 16), "1 x 2")]
-    assert {one.count for one in right} == {24}
-    assert [one.at for one in repeats] == [(12, 12), (8, 16)]
-    assert all(-1 <= one.value <= 1 for one in repeats)
-    assert all(one.value > 0 and one.beside > 0 for one in distances)
+    right, distances, repeats, loops = measures(SampleResults.load(finished_run / "results.json"))
+    assert [(number.at, number.of) for number in right] == [((8, 8), ""), ((12, 12), ""), ((8, 16), "1 x 2")]
+    assert {number.count for number in right} == {24}
+    assert [number.at for number in repeats] == [(12, 12), (8, 16)]
+    assert all(-1 <= number.value <= 1 for number in repeats)
+    assert all(number.value > 0 and number.beside > 0 for number in distances)
     assert len(distances) == 3
     assert not loops
-    names = {path.name for path in whole.iterdir()}
+    names = {path.name for path in finished_run.iterdir()}
     assert {"results-pi.json", "results.png", "samples.png", "config.json"} <= names
-    seals = {one.read_bytes()[:8].hex() for one in cache.glob("judge-*")}
+    seals = {path.read_bytes()[:8].hex() for path in cache.glob("judge-*")}
     key = json.loads(stored)["made_by"]
     assert key.pop("judge") in seals
     assert key.pop("data").startswith("glyphs-")
     assert key == {"pictures": "24", "guidance": "2", "sampler": "euler", "sampling_steps": "2"}
-    extended, plain = (SampleResults.load(whole / f"{name}.json").numbers for name in ("results-pi", "results"))
+    extended, plain = (SampleResults.load(finished_run / f"{name}.json").numbers for name in ("results-pi", "results"))
     assert extended[:2] == plain[:2]
 
 
 @pytest.mark.slow
-def test_stop_and_resume_change_no_bit(whole, tmp_path):
+def test_stop_and_resume_change_no_bit(finished_run, tmp_path):
     """The moving average of the weights is resumed, too: it is what samples."""
-    assert_resumes(train, whole, tmp_path / "run", "--pe=rope_axial", "--stop_at=4")
+    assert_resumes(train, finished_run, tmp_path / "run", "--pe=rope_axial", "--stop_at=4")
 
 
 @pytest.mark.slow
-def test_evaluating_again_and_side_by_side(whole, tmp_path, capsys):
-    before = (whole / "results.json").read_text()
-    assert evaluate.main([str(whole)]) == 0
-    assert (whole / "results.json").read_text() == before
+def test_evaluating_again_and_side_by_side(finished_run, tmp_path, capsys):
+    before = (finished_run / "results.json").read_text()
+    assert evaluate.main([str(finished_run)]) == 0
+    assert (finished_run / "results.json").read_text() == before
     said = capsys.readouterr().out
     assert "sampled pictures, rope_axial, glyphs, trained at 8 px" in said
-    assert evaluate.main([str(whole), "--extend=ntk", "--eval_shapes=16"]) == 0
-    assert (whole / "samples-ntk.png").stat().st_size > 1000
-    assert evaluate.main(["--compare", str(whole), "--extend=pi", f"--to={tmp_path / 'both'}"]) == 0
+    assert evaluate.main([str(finished_run), "--extend=ntk", "--eval_shapes=16"]) == 0
+    assert (finished_run / "samples-ntk.png").stat().st_size > 1000
+    assert evaluate.main(["--compare", str(finished_run), "--extend=pi", f"--to={tmp_path / 'both'}"]) == 0
     table = (tmp_path / "both.md").read_text()
     assert "class right, %, by the height of pictures of 1 x 2:" in table
     assert "| rope_axial + pi |" in table
 
 
 @pytest.mark.slow
-def test_a_report_and_a_comparison_know_it(whole, tmp_path):
-    assert report.main([str(whole.parent), "-o", str(tmp_path / "report.html")]) == 0
+def test_a_report_and_a_comparison_know_it(finished_run, tmp_path):
+    assert report.main([str(finished_run.parent), "-o", str(tmp_path / "report.html")]) == 0
     text = (tmp_path / "report.md").read_text()
     assert "Sampled pictures: glyphs, trained at 8 px" in text
     assert "class right at 1 x 2, %" in text
     assert "entropy" in text
-    found = options.read(["--task=dit", "--pe=alibi,learned", "--extend=none,pi", *TINY[:4]])
-    assert found.config(found.candidates["alibi"][0], 1, tmp_path).program == "dit"
+    comparison = options.read(["--task=dit", "--pe=alibi,learned", "--extend=none,pi", *TINY[:4]])
+    assert comparison.config(comparison.candidates["alibi"][0], 1, tmp_path).program == "dit"
 
 
 @pytest.mark.slow
-def test_two_devices_train_as_one(whole, tmp_path):
+def test_two_devices_train_as_one(finished_run, tmp_path):
     assert train(tmp_path / "run", "--pe=rope_axial", "--devices=2") == 0
-    one, two = (
-        json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["loss"] for out in (whole, tmp_path / "run")
+    expected, loss = (
+        json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
+        for out in (finished_run, tmp_path / "run")
     )
-    assert two == pytest.approx(one, rel=1e-4)
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
-def test_a_model_of_another_size_starts_from_a_run(whole, tmp_path, capsys):
-    options = (f"--init={whole}", "--size=12", "--stop_at=1")
+def test_a_model_of_another_size_starts_from_a_run(finished_run, tmp_path, capsys):
+    options = (f"--init={finished_run}", "--size=12", "--stop_at=1")
     assert train(tmp_path / "more", "--pe=rope_axial", *options, "--eval_shapes=8") == 0
-    assert f"starting from step 6 of {whole}, trained at 8 px" in capsys.readouterr().out
+    assert f"starting from step 6 of {finished_run}, trained at 8 px" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -383,22 +386,22 @@ def test_an_extension_by_step_reads_the_time_of_the_flow():
     sampler = Sampler(parse(Config, ["--size=8", "--width=16", "--heads=2", chosen]), 1, 3)
     leaves, tree = jax.tree.flatten(sampler.init(jax.random.key(0)))
     noisy_leaf = lambda seed, leaf: leaf + 0.3 * jax.random.normal(jax.random.key(seed), leaf.shape)
-    params = jax.tree.unflatten(tree, [noisy_leaf(*one) for one in enumerate(leaves)])
+    params = jax.tree.unflatten(tree, [noisy_leaf(*pair) for pair in enumerate(leaves)])
     x, labels = jnp.asarray(draw(2, 16, 16, 1)), jnp.zeros(2, jnp.int32)
-    none, linear, both = (
+    none, linear, by_step = (
         [sampler.velocity(params, x, jnp.full(2, at), labels, extend=extend) for at in (0.0, 0.5, 1.0)]
         for extend in sampler.extended
     )
-    chex.assert_trees_all_close((both[0], both[2]), (none[0], linear[2]), atol=1e-5)
-    assert min(float(jnp.abs(both[1] - end[1]).max()) for end in (none, linear)) > 1e-3
+    chex.assert_trees_all_close((by_step[0], by_step[2]), (none[0], linear[2]), atol=1e-5)
+    assert min(float(jnp.abs(by_step[1] - end[1]).max()) for end in (none, linear)) > 1e-3
 
 
 @pytest.mark.slow
-def test_a_figure_of_what_runs_sample(whole, tmp_path, capsys):
+def test_a_figure_of_what_runs_sample(finished_run, tmp_path, capsys):
     out = tmp_path / "all.png"
-    assert sampled.main([str(whole), "--shape=8x16", f"--out={out}"]) == 0
+    assert sampled.main([str(finished_run), "--shape=8x16", f"--out={out}"]) == 0
     assert plt.imread(out).shape[0] > 6 * 16  # a true row, and one for each of five extensions
-    assert "multiples of the patch, 4, got 9" in refused(capsys, lambda: sampled.main([str(whole), "--shape=9"]))
+    assert "multiples of the patch, 4, got 9" in refused(capsys, lambda: sampled.main([str(finished_run), "--shape=9"]))
     assert str(tmp_path) in refused(capsys, lambda: sampled.main([str(tmp_path)]))
 
 
@@ -409,10 +412,10 @@ def test_rows_of_refused_shapes_and_of_one_measure(tmp_path):
         Number(measure=CLASS, at=(8, 16), of="1 x 2", refused="too wide"), share_of(CLASS, (16, 16), 4, 8),
         Number(measure=DISTANCE, at=(16, 16), value=2.5), Number(measure=REPEATS, at=(16, 16), value=0.3),
     )  # fmt: skip
-    found = SampleResults("learned", "glyphs", 8, 1, "none", "note", numbers)
-    found.save(tmp_path)
-    assert SampleResults.load(tmp_path / "results.json") == found
-    assert found.scores == {"class right, %": {8: 87.5, 16: 50.0}, "class right at 1 x 2, %": {}}
+    results = SampleResults("learned", "glyphs", 8, 1, "none", "note", numbers)
+    results.save(tmp_path)
+    assert SampleResults.load(tmp_path / "results.json") == results
+    assert results.scores == {"class right, %": {8: 87.5, 16: 50.0}, "class right at 1 x 2, %": {}}
     SampleResults.compare([tmp_path / "results.json"], tmp_path / "one")
     text = (tmp_path / "one.md").read_text()
     assert "| learned | **87.5** | **50.0** |" in text
@@ -474,17 +477,19 @@ def videos(tmp_path_factory, cache) -> Path:
 @pytest.mark.slow
 def test_a_run_on_videos_leaves_everything_behind(videos):
     loaded = map(SampleResults.load, videos.glob("results*.json"))
-    found = {one.extend: one for one in loaded}
-    assert found.keys() == {"none", "pi", "yarn", "riflex(axis=0)"}
-    assert {one.trained for one in found.values()} == {2}
-    right, distances, repeats, loops = measures(found["none"])
-    assert [(one.at, one.of) for one in right] == [((2, 8, 8), ""), ((4, 8, 8), ""), ((2, 8, 12), "8 x 12")]
-    assert {one.count for one in right} == {24}
-    assert [one.at for one in loops] == [(4, 8, 8)]
+    evaluations = {evaluation.extend: evaluation for evaluation in loaded}
+    assert evaluations.keys() == {"none", "pi", "yarn", "riflex(axis=0)"}
+    assert {evaluation.trained for evaluation in evaluations.values()} == {2}
+    right, distances, repeats, loops = measures(evaluations["none"])
+    assert [(number.at, number.of) for number in right] == [((2, 8, 8), ""), ((4, 8, 8), ""), ((2, 8, 12), "8 x 12")]
+    assert {number.count for number in right} == {24}
+    assert [number.at for number in loops] == [(4, 8, 8)]
     assert 0 <= loops[0].beside <= 100
-    assert [one.at for one in repeats] == [(2, 8, 12)]
-    assert all(one.value > 0 and one.beside > 0 for one in distances)
-    assert all(one.numbers[:2] == found["none"].numbers[:2] for one in found.values()), "the trained shape is shared"
+    assert [number.at for number in repeats] == [(2, 8, 12)]
+    assert all(number.value > 0 and number.beside > 0 for number in distances)
+    assert all(evaluation.numbers[:2] == evaluations["none"].numbers[:2] for evaluation in evaluations.values()), (
+        "the trained shape is shared"
+    )
     assert (videos / "samples.png").stat().st_size > 1000
     assert json.loads((videos / "metrics.jsonl").read_text().splitlines()[-1])["videos_per_second"] > 0
 
@@ -510,15 +515,15 @@ def test_everything_that_reads_runs_knows_videos(videos, tmp_path, capsys):
     assert "length of the video" in text
     assert "entropy" in text
     chosen = ["--task=dit", "--pe=alibi,learned", "--extend=none,pi", "--frames=2", "--data=moving_glyphs", *TINY[:4]]
-    found = options.read(chosen)
-    assert found.config(found.candidates["alibi"][0], 1, tmp_path).frames == 2
+    comparison = options.read(chosen)
+    assert comparison.config(comparison.candidates["alibi"][0], 1, tmp_path).frames == 2
 
 
 def test_scores_of_videos_are_by_the_number_of_frames():
     shapes = {(2, 8, 8): (7, ""), (4, 8, 8): (4, ""), (2, 8, 12): (2, "8 x 12")}
     numbers = tuple(share_of(CLASS, shape, right, 8, of=of) for shape, (right, of) in shapes.items())
-    found = SampleResults("alibi", "moving_glyphs", 2, 1, "none", "note", numbers)
-    assert found.scores == {"class right, %": {2: 87.5, 4: 50.0}, "class right at 8 x 12, %": {2: 25.0}}
+    results = SampleResults("alibi", "moving_glyphs", 2, 1, "none", "note", numbers)
+    assert results.scores == {"class right, %": {2: 87.5, 4: 50.0}, "class right at 8 x 12, %": {2: 25.0}}
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_a_process_writes_what_the_model_makes(file):
 @pytest.mark.slow
 def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
     ids = expected(file, 12)
-    end = next(one for one in ids[3:] if one not in ids[:3])
+    end = next(token for token in ids[3:] if token not in ids[:3])
     model = write_gguf(tmp_path / "a.gguf", folder, **byte_tokens(tokenizer__ggml__eos_token_id=end))
     assert main([PROMPT, f"--model={model}", "--max_tokens=12"]) == 0
     written = capsys.readouterr()
@@ -68,9 +68,9 @@ def test_it_stops_at_the_end_of_the_text(folder, file, tmp_path, capsys):
 @pytest.mark.slow
 def test_a_text_that_ends_it_is_not_written(file, capsys):
     written = lambda *flags: (main([PROMPT, f"--model={file}", "--max_tokens=12", *flags]), capsys.readouterr().out)
-    whole = written()[1]
-    stop = whole[4:6]
-    assert written("--stop", "no such text", stop) == (0, whole[: whole.index(stop)] + "\n")
+    text = written()[1]
+    stop = text[4:6]
+    assert written("--stop", "no such text", stop) == (0, text[: text.index(stop)] + "\n")
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def train(out: Path, *flags: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def finished_run(tmp_path_factory) -> Path:
     """A run that nothing interrupted, with probes."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert train(out, "--probe_every=3") == 0
@@ -63,36 +63,36 @@ def test_a_run_in_a_folder_of_any_name_names_the_command_that_resumes_it(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_whose_output_nobody_reads_goes_on(whole, tmp_path, monkeypatch):
+def test_a_run_whose_output_nobody_reads_goes_on(finished_run, tmp_path, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as nobody:
         monkeypatch.setattr(sys, "stdout", nobody)
         assert train(tmp_path / "run") == 0
         monkeypatch.undo()
-    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
+    assert (tmp_path / "run" / "results.json").read_text() == (finished_run / "results.json").read_text()
 
 
 @pytest.mark.slow
-def test_probes_change_no_bit(whole, tmp_path):
-    assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6, 8]
-    assert [line["step"] for line in timeless(whole) if "size" in line] == [3, 6]
+def test_probes_change_no_bit(finished_run, tmp_path):
+    assert [line["step"] for line in timeless(finished_run)] == [2, 3, 4, 6, 6, 8]
+    assert [line["step"] for line in timeless(finished_run) if "size" in line] == [3, 6]
     assert train(tmp_path / "run") == 0
-    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
-    assert timeless(tmp_path / "run") == [line for line in timeless(whole) if "size" not in line]
+    assert (tmp_path / "run" / "results.json").read_text() == (finished_run / "results.json").read_text()
+    assert timeless(tmp_path / "run") == [line for line in timeless(finished_run) if "size" not in line]
 
 
 @pytest.mark.parametrize("stop_at", [slow(3), slow(4)])
-def test_stop_and_resume_with_probes_change_no_bit(stop_at, whole, tmp_path):
+def test_stop_and_resume_with_probes_change_no_bit(stop_at, finished_run, tmp_path):
     assert train(tmp_path / "run", "--probe_every=3", f"--stop_at={stop_at}") == 0
     assert train(tmp_path / "run", "--resume") == 0
-    assert timeless(tmp_path / "run") == timeless(whole)
-    assert (tmp_path / "run" / "results.json").read_text() == (whole / "results.json").read_text()
+    assert timeless(tmp_path / "run") == timeless(finished_run)
+    assert (tmp_path / "run" / "results.json").read_text() == (finished_run / "results.json").read_text()
 
 
 @pytest.mark.slow
-def test_a_finished_run_goes_on_with_more_steps(whole, tmp_path, capsys):
-    run = shutil.copytree(whole, tmp_path / "run")
+def test_a_finished_run_goes_on_with_more_steps(finished_run, tmp_path, capsys):
+    run = shutil.copytree(finished_run, tmp_path / "run")
     assert train(run, "--resume", "--steps=14", "--stop_at=11") == 0
     said = capsys.readouterr().out
     assert "going on from step 8" in said
@@ -103,17 +103,17 @@ def test_a_finished_run_goes_on_with_more_steps(whole, tmp_path, capsys):
     assert [path.name for path in sorted(run.glob("results*"))] == ["results-step8.json"]
     assert (
         toy_program.Found.load(run / "results-step8.json").kernel
-        == toy_program.Found.load(whole / "results.json").kernel
+        == toy_program.Found.load(finished_run / "results.json").kernel
     )
     assert evaluate.main([f"{run}"]) == 0, "the checkpoint of an earlier number of steps is one of this run"
     (run / "results-step11.json").unlink()
     assert train(run, "--resume") == 0
-    once = shutil.copytree(whole, tmp_path / "once")
+    once = shutil.copytree(finished_run, tmp_path / "once")
     assert train(once, "--resume", "--steps=14") == 0
     assert timeless(run) == timeless(once)
     assert (run / "results.json").read_text() == (once / "results.json").read_text()
     before = [line for line in timeless(once) if line["step"] <= 8]
-    assert before == timeless(whole), "the earlier steps are unchanged"
+    assert before == timeless(finished_run), "the earlier steps are unchanged"
     assert train(run, "--resume", "--steps=16") == 0
     assert json.loads((run / "config.json").read_text())["restarts"] == [8, 14]
 
@@ -125,10 +125,10 @@ def test_a_finished_run_goes_on_with_more_steps(whole, tmp_path, capsys):
         ("--width=8", "the checkpoint was made with width=4, this run has width=8"),
     ],
 )
-def test_what_else_changes_is_refused(flag, message, whole, tmp_path, capsys):
-    run = shutil.copytree(whole, tmp_path / "run")
+def test_what_else_changes_is_refused(flag, message, finished_run, tmp_path, capsys):
+    run = shutil.copytree(finished_run, tmp_path / "run")
     assert message in refused(capsys, lambda: train(run, "--resume", flag))
-    assert (run / "config.json").read_text() == (whole / "config.json").read_text()
+    assert (run / "config.json").read_text() == (finished_run / "config.json").read_text()
     assert (run / "results.json").is_file()
 
 
@@ -141,15 +141,15 @@ def test_a_stopped_run_is_finished_before_it_gets_more_steps(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_starts_from_another(whole, tmp_path, monkeypatch, capsys):
+def test_a_run_starts_from_another(finished_run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = [f"--init={whole}", "--pe=none", "--length=32", "--stop_at=1"]
+    flags = [f"--init={finished_run}", "--pe=none", "--length=32", "--stop_at=1"]
     assert session.main(toy_program.PROGRAM, flags) == 0
-    assert f"starting from step 8 of {whole}, trained at 16 tokens" in capsys.readouterr().out
+    assert f"starting from step 8 of {finished_run}, trained at 16 tokens" in capsys.readouterr().out
     stored = json.loads((tmp_path / "runs" / "none-numbers-0-32tokens" / "config.json").read_text())
     assert (stored["pe"], stored["length"], stored["width"]) == ("none", 32, 4)
-    error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--width=8"))
-    assert f"the model of {whole} has width=4, this run has width=8" in error
+    error = refused(capsys, lambda: train(tmp_path / "run", f"--init={finished_run}", "--width=8"))
+    assert f"the model of {finished_run} has width=4, this run has width=8" in error
 
 
 @pytest.mark.slow
@@ -210,15 +210,15 @@ def test_a_file_is_written_whole_or_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
+def test_programs_are_not_mixed_up(finished_run, tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text('{"program": "vit", "pe": "rope"}')
     (other / "results.json").write_text("{}")
-    wanted = f"{other} must hold a run of train.toy, got one of train.vit"
-    assert wanted in refused(capsys, lambda: train(tmp_path / "run", f"--init={other}"))
-    assert wanted in refused(capsys, lambda: train(other, "--resume"))
-    error = refused(capsys, lambda: evaluate.main(["--compare", str(whole), str(other)]))
+    message = f"{other} must hold a run of train.toy, got one of train.vit"
+    assert message in refused(capsys, lambda: train(tmp_path / "run", f"--init={other}"))
+    assert message in refused(capsys, lambda: train(other, "--resume"))
+    error = refused(capsys, lambda: evaluate.main(["--compare", str(finished_run), str(other)]))
     assert "runs in one comparison must be of one program, got toy and vit" in error
     (other / "config.json").write_text('{"model_type": "llama"}')
     error = refused(capsys, lambda: evaluate.main([str(other)]))
@@ -228,12 +228,12 @@ def test_programs_are_not_mixed_up(whole, tmp_path, capsys):
     assert "the program of a run must be one of vit, toy, got 'os'" in error
 
 
-def test_evaluating_again_asks_the_program(whole, tmp_path, capsys):
-    before = (whole / "results.json").read_text()
-    (whole / "results.json").unlink()
-    assert evaluate.main([str(whole)]) == 0
-    assert (whole / "results.json").read_text() == before
-    assert evaluate.main(["--compare", str(whole), str(whole), f"--to={tmp_path / 'deep' / 'both'}"]) == 0
+def test_evaluating_again_asks_the_program(finished_run, tmp_path, capsys):
+    before = (finished_run / "results.json").read_text()
+    (finished_run / "results.json").unlink()
+    assert evaluate.main([str(finished_run)]) == 0
+    assert (finished_run / "results.json").read_text() == before
+    assert evaluate.main(["--compare", str(finished_run), str(finished_run), f"--to={tmp_path / 'deep' / 'both'}"]) == 0
     assert (tmp_path / "deep" / "both.md").read_text() == "rope\nrope\n"
-    error = refused(capsys, lambda: evaluate.main([str(whole), "--eval_sizes", "28"]))
+    error = refused(capsys, lambda: evaluate.main([str(finished_run), "--eval_sizes", "28"]))
     assert "runs of train.toy have no eval_sizes, got eval_sizes=(28,)" in error

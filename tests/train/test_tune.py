@@ -113,19 +113,19 @@ def test_changes_begin_at_zero_and_are_added(model):
     subject = Loaded(str(model), "none", "float32")
     module = lambda key: program.Split(lambda rngs: LowRank(subject.shapes, 3, rngs=rngs)).init(key)
     changes = module(jax.random.key(0))
-    same = merged_params(subject.loaded, changes)
-    jax.tree.map(np.testing.assert_array_equal, same, subject.loaded)
+    params = merged_params(subject.loaded, changes)
+    jax.tree.map(np.testing.assert_array_equal, params, subject.loaded)
     paths = kernels(subject.shapes)
     assert [path[-2] for path, _ in paths].count("qkv") == 1
     name = "/".join(paths[0][0])
     changes["pairs"][name]["b"] = jnp.ones_like(changes["pairs"][name]["b"])
-    found = merged_params(subject.loaded, changes)
+    result = merged_params(subject.loaded, changes)
     leaf = lambda tree: next(
         value for path, value in jax.tree_util.tree_leaves_with_path(tree)
         if "/".join(str(part.key) for part in path) == name
     )  # fmt: skip
     expected = SCALE * jnp.sum(changes["pairs"][name]["a"], axis=-1, keepdims=True)
-    np.testing.assert_allclose(leaf(found) - leaf(subject.loaded), jnp.broadcast_to(expected, leaf(found).shape),
+    np.testing.assert_allclose(leaf(result) - leaf(subject.loaded), jnp.broadcast_to(expected, leaf(result).shape),
                                atol=1e-6)  # fmt: skip
 
 
@@ -162,9 +162,9 @@ def test_a_run_does_not_write_into_the_folder_of_its_model(kind, flag, folder, m
     argv = [f"--model={place}", *SHORT, f"--out={tmp_path / 'run'}", flag]
     error = refused(capsys, lambda: program.main(argv))
     of_resume = {"folder": "must be the config of a run", "file": "must be the config of a run"}
-    apart = "out must be another folder than that of the model"
-    wanted = of_resume.get(kind, apart) if flag == "--resume" else apart
-    assert wanted in error
+    rule = "out must be another folder than that of the model"
+    message = of_resume.get(kind, rule) if flag == "--resume" else rule
+    assert message in error
     assert contents(tmp_path) == before
 
 

@@ -54,15 +54,15 @@ def by_norm(recipe: Recipe, norm, grads, weights: Weights) -> Weights:
 )
 def test_layer_by_layer_is_all_at_once(name, average):
     recipe, weights = begun(f"--optimizer={name}", "--clip=1.0", average=average)
-    one = other = weights
+    expected = other = weights
     for step in range(3):
         grads = drawn(2 + step)
         update = partial(by_norm, recipe, optax.tree.norm(grads))
-        one = update(grads, one)
+        expected = update(grads, expected)
         other = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=LAYERS * WIDTH * 2))(grads, other)
-    assert jax.tree.structure(one) == jax.tree.structure(other)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), one, other)
-    assert not np.allclose(one.params["blocks"]["mlp"]["kernel"], weights.params["blocks"]["mlp"]["kernel"])
+    assert jax.tree.structure(expected) == jax.tree.structure(other)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), expected, other)
+    assert not np.allclose(expected.params["blocks"]["mlp"]["kernel"], weights.params["blocks"]["mlp"]["kernel"])
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_stacks_of_layers_that_are_large_enough_are_updated_in_turn():
         return updated_weights(recipe, grads, jnp.float32(1.0), weights)
 
     layer_by_layer(update, recipe.optimizer, drawn(2), weights, large=LAYERS * WIDTH * 2)
-    rest, *in_turn = seen
-    assert rest.keys() == {"['embed']['kernel']", "['blocks']['position']"}
+    remainder, *in_turn = seen
+    assert remainder.keys() == {"['embed']['kernel']", "['blocks']['position']"}
     assert {name: shape for part in in_turn for name, shape in part.items()} == {
         "['blocks']['mlp']['kernel']": (1, WIDTH, 2 * WIDTH),
         "['blocks']['mlp']['bias']": (1, 2 * WIDTH),
@@ -93,8 +93,8 @@ def test_a_step_that_is_not_applied_changes_no_bit_of_any_layer():
             jnp.asarray(False), updated_weights(recipe, grads, jnp.float32(jnp.nan), weights), weights
         )
 
-    found = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), weights)
-    jax.tree.map(np.testing.assert_array_equal, found, weights)
+    result = jax.jit(partial(layer_by_layer, update, recipe.optimizer, large=1))(drawn(2), weights)
+    jax.tree.map(np.testing.assert_array_equal, result, weights)
 
 
 @pytest.mark.slow
@@ -105,10 +105,10 @@ def test_gradients_are_clipped_as_by_optax(factor):
     theirs = optax.chain(optax.clip_by_global_norm(2.0), recipe.optimizer)
     with jax.numpy_dtype_promotion("standard"):
         updates, _ = theirs.update(grads, theirs.init(weights.params), weights.params)
-    found = updated_weights(recipe, grads, optax.tree.norm(grads), weights)
-    wanted = optax.apply_updates(weights.params, updates)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found.params, wanted)
-    moments = optax.tree.get(found.opt, "mu")
+    result = updated_weights(recipe, grads, optax.tree.norm(grads), weights)
+    expected = optax.apply_updates(weights.params, updates)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), result.params, expected)
+    moments = optax.tree.get(result.opt, "mu")
     scale = 0.1 * min(1.0, 2.0 / float(optax.tree.norm(grads)))
     jax.tree.map(lambda m, g: np.testing.assert_allclose(m, scale * g, rtol=1e-5), moments, grads)
 
@@ -117,12 +117,14 @@ def compiled_update(split: PartitionSpec):
     """Compile the update of a stack of layers that is split over two devices."""
     recipe, weights = begun(average=0.0, shapes={"blocks": {"kernel": (8, 64, 64)}})
     mesh = make_mesh(2, "fsdp=2")
-    own = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())
-    weights, grads = (jax.tree.map(lambda x: jax.device_put(x, own(x)), tree) for tree in (weights, weights.params))
+    sharding_of = lambda x: NamedSharding(mesh, split if x.ndim else PartitionSpec())
+    weights, grads = (
+        jax.tree.map(lambda x: jax.device_put(x, sharding_of(x)), tree) for tree in (weights, weights.params)
+    )
     update = partial(by_norm, recipe, jnp.float32(1.0))
     run = lambda weights, grads: layer_by_layer(update, recipe.optimizer, grads, weights, large=1)
     jitted = jax.jit(
-        run, donate_argnums=0, out_shardings=jax.tree.map(own, weights), compiler_options=TRAINING_COMPILER
+        run, donate_argnums=0, out_shardings=jax.tree.map(sharding_of, weights), compiler_options=TRAINING_COMPILER
     )
     return jitted.lower(weights, grads).compile()
 

@@ -72,26 +72,26 @@ def test_what_is_not_finite_halts_for_good(loss, norm):
     jax.tree.map(np.testing.assert_array_equal, after, state)
 
 
-@pytest.mark.parametrize(("seed", "missing"), [(0, metrics.NO_LOSS), (1, metrics.NO_LOSS), (2, np.nan)])
-def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed, missing):
+@pytest.mark.parametrize(("seed", "filler"), [(0, metrics.NO_LOSS), (1, metrics.NO_LOSS), (2, np.nan)])
+def test_a_spike_is_a_loss_over_so_many_times_the_median_of_the_last(seed, filler):
     """Checkpoints of earlier versions have NaN where there is no loss yet."""
     losses = np.random.default_rng(seed).lognormal(0.0, 0.5, 120).astype(np.float32)
-    state, halted_at = metrics.initial_watch()._replace(recent=jnp.full((metrics.WINDOW,), missing)), None
+    state, halted_at = metrics.initial_watch()._replace(recent=jnp.full((metrics.WINDOW,), filler)), None
     step = jax.jit(lambda state, at, loss: metrics.checked_step(state, at, loss, jnp.float32(1.0), 2.0))
     for at, loss in enumerate(losses):
         _, state = step(state, at, loss)
         if state.halted:
             halted_at = at
             break
-    wanted = [at for at in range(metrics.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - metrics.WINDOW : at])]
-    assert halted_at == wanted[0]
+    spikes = [at for at in range(metrics.WINDOW, 120) if losses[at] > 2 * np.median(losses[at - metrics.WINDOW : at])]
+    assert halted_at == spikes[0]
 
 
 def test_losses_that_are_missing_are_no_nan_for_long():
     old = metrics.initial_watch()._replace(recent=jnp.full((metrics.WINDOW,), np.nan))
     _, state = metrics.checked_step(old, jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
-    _, same = metrics.checked_step(metrics.initial_watch(), jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
-    jax.tree.map(np.testing.assert_array_equal, state, same)
+    _, expected = metrics.checked_step(metrics.initial_watch(), jnp.int32(3), jnp.float32(2.0), jnp.float32(1.0), 0.0)
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
     assert sorted(np.unique(state.recent)) == [2.0, np.float32(metrics.NO_LOSS)]
 
 
@@ -107,12 +107,12 @@ def test_runs_may_look_for_what_is_not_a_number(tmp_path):
 def test_a_step_that_is_not_finite_is_kept_and_computed_again(spoilt, tmp_path, capsys):
     out = tmp_path / "run"
     error = refused(capsys, lambda: train(out, f"--spoilt={spoilt}"))
-    kept = out / "offending-37"
+    folder = out / "offending-37"
     assert f"the loss is {'nan' if spoilt == 'nan' else 'inf'} at step 37, which was saved" in error
-    assert f"python -m train.replay {kept}" in error
-    assert f"--init={kept}" in error
+    assert f"python -m train.replay {folder}" in error
+    assert f"--init={folder}" in error
     assert [line["step"] for line in timeless(out)] == list(range(4, 37, 4))
-    assert replay.main([str(kept)]) == 0
+    assert replay.main([str(folder)]) == 0
     said = capsys.readouterr().out
     assert "step 37 · the loss is" in said
     assert "the same as" in said
@@ -138,10 +138,10 @@ def test_a_spike_stops_and_the_run_goes_on_past_it(tmp_path, capsys):
 def test_a_changed_state_or_batch_is_not_taken_for_the_same(tmp_path, capsys):
     out = tmp_path / "run"
     refused(capsys, lambda: train(out, "--spoilt=30", "--spike=5"))
-    kept = out / "offending-37"
-    with np.load(kept / "batch.npz") as batch:
-        np.savez(kept / "batch.npz", x=batch["x"] + np.float32(1e-3))
-    assert replay.main([str(kept)]) == 1
+    folder = out / "offending-37"
+    with np.load(folder / "batch.npz") as batch:
+        np.savez(folder / "batch.npz", x=batch["x"] + np.float32(1e-3))
+    assert replay.main([str(folder)]) == 1
     assert "different from" in capsys.readouterr().out
     assert "a folder offending-STEP of a run, got" in refused(capsys, lambda: replay.main([str(out)]))
 
@@ -170,13 +170,13 @@ def test_positions_are_summarized_by_name_and_group_of_layers():
         "layers": {"blocks": {"attention": {"position": {"heads": {"slopes": jnp.asarray(slopes, jnp.float32)}}}}},
         "head": {"kernel": jnp.ones((2, 2))},
     }
-    found = metrics.figures_by_name(metrics.position_figures(params))
+    figures = metrics.figures_by_name(metrics.position_figures(params))
     spans = {"0_1": slopes[:2], "2_3": slopes[2:4], "4_4": slopes[4:5], "5_5": slopes[5:]}
-    wanted = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
-    wanted |= {"position/all/table": table, "position/all/c": np.float64(2.0)}
-    assert found == {
+    arrays = {f"position/heads/slopes/layers_{name}": part for name, part in spans.items()}
+    arrays |= {"position/all/table": table, "position/all/c": np.float64(2.0)}
+    assert figures == {
         f"{name}/{kind}": pytest.approx(float(getattr(part, kind)()), rel=1e-5)
-        for name, part in wanted.items()
+        for name, part in arrays.items()
         for kind in ("min", "mean", "max")
     }
 
@@ -199,14 +199,16 @@ def test_flops_of_a_decoder_are_those_of_its_products_counted_one_by_one():
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [None, 1, 3, 7, 20])
 def test_a_window_admits_the_pairs_counted_one_by_one(causal, window):
-    seen = lambda apart: (apart >= 0 if causal else True) and abs(apart) < (window or 99)
+    seen = lambda distance: (distance >= 0 if causal else True) and abs(distance) < (window or 99)
     assert visible_pairs(7, causal, window) == sum(seen(i - j) for i in range(7) for j in range(7))
 
 
 def test_flops_of_layers_of_several_kinds_are_added_up():
     config = decoder(vocab=50, width=32, layers=3, heads=4)
-    near = dataclasses.replace(config.layers[1], attention=dataclasses.replace(config.layers[1].attention, window=2))
-    mixed = dataclasses.replace(config, layers=(config.layers[0], near, config.layers[2]))
+    local_layer = dataclasses.replace(
+        config.layers[1], attention=dataclasses.replace(config.layers[1].attention, window=2)
+    )
+    mixed = dataclasses.replace(config, layers=(config.layers[0], local_layer, config.layers[2]))
     less = (7 * 8 // 2 - (2 * 7 - 1)) * 4 * 32
     assert text_flops(config, 5, 7) - text_flops(mixed, 5, 7) == 3 * 5 * less
 
