@@ -100,11 +100,11 @@ def test_a_wrong_file_of_the_whole_set_is_named(tmp_path: Path) -> None:
 
 
 def test_resizing_is_bicubic_and_antialiased(clothes: data.Dataset) -> None:
-    few = data.Images(clothes.train.images[:5], clothes.train.labels[:5])
+    images = data.Images(clothes.train.images[:5], clothes.train.labels[:5])
     for size in (12, 64):
-        expected = Image.fromarray(few[3][0][..., 0]).resize((size, size), Image.Resampling.BICUBIC)
-        np.testing.assert_array_equal(few.at_size(size)[3][0][..., 0], expected)
-        assert few.at_size(size)[3][1] == few[3][1]
+        expected = Image.fromarray(images[3][0][..., 0]).resize((size, size), Image.Resampling.BICUBIC)
+        np.testing.assert_array_equal(images.at_size(size)[3][0][..., 0], expected)
+        assert images.at_size(size)[3][1] == images[3][1]
     assert clothes.test(12)[7][0].shape == (12, 12, 1)
     checks = np.indices((32, 32)).sum(0) % 2 * 255
     np.testing.assert_allclose(source.resize(checks[..., None].astype(np.uint8), 8), 127.5, atol=4)
@@ -163,10 +163,10 @@ def test_families_of_fonts_are_on_one_side() -> None:
 
 
 def test_glyphs_follow_split_and_index_alone() -> None:
-    few, more = glyphs.draw("train", 16, 40).in_memory(), glyphs.draw("train", 16, 300).in_memory()
-    np.testing.assert_array_equal(few.images, more.images[:40])
+    glyphs_40, glyphs_300 = glyphs.draw("train", 16, 40).in_memory(), glyphs.draw("train", 16, 300).in_memory()
+    np.testing.assert_array_equal(glyphs_40.images, glyphs_300.images[:40])
     np.testing.assert_array_equal(np.bincount(glyphs.draw("test", 12, 340).labels), np.full(34, 10))
-    assert not np.array_equal(few.images, glyphs.draw("test", 16, 40).in_memory().images)
+    assert not np.array_equal(glyphs_40.images, glyphs.draw("test", 16, 40).in_memory().images)
 
 
 def test_glyphs_have_true_detail_at_every_size() -> None:
@@ -200,8 +200,8 @@ def take(batches: Iterator[dict[str, np.ndarray]], count: int) -> list[dict[str,
     return [next(batches) for _ in range(count)]
 
 
-def same(left: list[dict[str, np.ndarray]], right: list[dict[str, np.ndarray]]) -> bool:
-    return all(np.array_equal(a[key], b[key]) for a, b in zip(left, right, strict=True) for key in a)
+def same(batches: list[dict[str, np.ndarray]], expected: list[dict[str, np.ndarray]]) -> bool:
+    return all(np.array_equal(a[key], b[key]) for a, b in zip(batches, expected, strict=True) for key in a)
 
 
 @pytest.mark.parametrize("augment", [Augment(), EVERYTHING], ids=["none", "everything"])
@@ -233,17 +233,17 @@ def test_each_epoch_shows_each_image_once_in_a_new_order() -> None:
 
 
 def test_augmentation_differs_from_epoch_to_epoch(clothes: data.Dataset) -> None:
-    few = data.Images(clothes.train.images[:8], clothes.train.labels[:8])
-    batches = data.train_batches(_with(clothes, few), 8, 0, Augment(crop=True, flip=True))
+    images = data.Images(clothes.train.images[:8], clothes.train.labels[:8])
+    batches = data.train_batches(_with(clothes, images), 8, 0, Augment(crop=True, flip=True))
     by_label = [batch["image"][np.argsort(batch["label"], kind="stable")] for batch in take(batches, 2)]
     assert not np.array_equal(*by_label)
 
 
 def test_switches_reach_the_images(clothes: data.Dataset) -> None:
-    few = _with(clothes, data.Images(clothes.train.images[:16], clothes.train.labels[:16]))
-    plain = next(data.train_batches(few, 16, 0, Augment()))
+    dataset = _with(clothes, data.Images(clothes.train.images[:16], clothes.train.labels[:16]))
+    plain = next(data.train_batches(dataset, 16, 0, Augment()))
     for switch in ("crop", "flip", "rand_augment", "erasing"):
-        batch = next(data.train_batches(few, 16, 0, Augment(**{switch: 1.0 if switch == "erasing" else True})))
+        batch = next(data.train_batches(dataset, 16, 0, Augment(**{switch: 1.0 if switch == "erasing" else True})))
         assert not np.array_equal(plain["image"], batch["image"]), switch
 
 

@@ -182,16 +182,16 @@ def test_skipped_images_are_as_if_they_were_not_there(tmp_path: Path, split: boo
         shutil.rmtree(root)
         (tmp_path / "train").rename(root)
     skipping = data.load(f"folder(path={str(root)!r}, on_error='skip')", size=16)
-    left = 1 if split else 2
-    assert f"{left} of {12 if split else 21} images of {root} are left out: " in capsys.readouterr().err
+    count = 1 if split else 2
+    assert f"{count} of {12 if split else 21} images of {root} are left out: " in capsys.readouterr().err
     for file in root.rglob("*.png"):
         if len(file.read_bytes()) < 61:
             file.unlink()
     without = data.load(f"folder(path={str(root)!r}, on_error='skip')", size=16)
     assert skipping.train.files == without.train.files
     assert skipping.test(16).files == without.test(16).files
-    assert skipping.identity == f"{without.identity}-without-{left}"
-    assert skipping.note == f"{without.note}; left out, since unreadable: {left}"
+    assert skipping.identity == f"{without.identity}-without-{count}"
+    assert skipping.note == f"{without.note}; left out, since unreadable: {count}"
     with pytest.raises(ValueError, match="on_error must be 'stop' or 'skip', got 'ignore'"):
         data.load(f"folder(path={str(root)!r}, on_error='ignore')")
 
@@ -265,12 +265,12 @@ def test_every_mode_becomes_gray_or_color(mode: str, channels: int) -> None:
     else:
         picture = picture.quantize(2) if mode == "P" else picture.convert(mode)
     kind = "JPEG" if mode in ("CMYK", "YCbCr") else "PNG"
-    shown = decode(
+    image = decode(
         encoded(picture, kind, **({"quality": 100, "subsampling": 0} if kind == "JPEG" else {})), channels, "x"
     )
-    assert shown.mode == ("L" if channels == 1 else "RGB")
-    expected = np.asarray(Image.fromarray(plain(red if color else gray)).convert(shown.mode), int)
-    assert np.abs(np.asarray(shown, int) - expected).max() <= 3
+    assert image.mode == ("L" if channels == 1 else "RGB")
+    expected = np.asarray(Image.fromarray(plain(red if color else gray)).convert(image.mode), int)
+    assert np.abs(np.asarray(image, int) - expected).max() <= 3
 
 
 def test_of_sixteen_bits_the_upper_eight_remain() -> None:
@@ -324,8 +324,8 @@ def test_training_images_are_no_test_images(data_dir: Path, tmp_path: Path) -> N
 def test_transparency_shows_white() -> None:
     half = np.zeros((4, 4, 4), np.uint8)
     half[:, :2, 3] = 255
-    shown = np.asarray(decode(encoded(half), 3, "x"))
-    assert (shown[:, :2].max(), shown[:, 2:].min()) == (0, 255)
+    pixels = np.asarray(decode(encoded(half), 3, "x"))
+    assert (pixels[:, :2].max(), pixels[:, 2:].min()) == (0, 255)
     palette = Image.fromarray(plain((0, 0, 0), 4, 4)).convert("P")
     assert np.asarray(decode(encoded(palette, transparency=palette.getpixel((0, 0))), 1, "x")).min() == 255
 
@@ -334,9 +334,9 @@ def test_exif_orientation_is_followed() -> None:
     picture = Image.fromarray(np.repeat(np.arange(40, dtype=np.uint8)[None] * 6, 20, axis=0))
     exif = Image.Exif()
     exif[0x0112] = 6
-    shown = decode(encoded(picture, "JPEG", exif=exif, quality=95), 1, "x")
-    assert shown.size == (20, 40)
-    assert np.asarray(shown)[0].mean() < 20 < 200 < np.asarray(shown)[-1].mean()
+    image = decode(encoded(picture, "JPEG", exif=exif, quality=95), 1, "x")
+    assert image.size == (20, 40)
+    assert np.asarray(image)[0].mean() < 20 < 200 < np.asarray(image)[-1].mean()
 
 
 def odd_exif() -> bytes:
@@ -407,8 +407,8 @@ def test_large_prepared_images_are_cropped(data_dir: Path, capsys: Any) -> None:
     assert ds.channels == 3
     batch = next(data.train_batches(ds, 4, 0, Augment(crop=True)))
     assert batch["image"].shape == (4, 16, 16, 3)
-    shown = sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 24, 2))
-    assert shown == len(ds.test(24)) == 3, "one of the four is corrupt"
+    count = sum(len(batch["label"]) for batch in data.evaluation_batches(ds, 24, 2))
+    assert count == len(ds.test(24)) == 3, "one of the four is corrupt"
     assert "1 of 4 images of wide_photos/1.0.0 validation are left out: wide_photos/1.0.0 va" in capsys.readouterr().err
     assert ds.identity == "tfds-wide_photos/1.0.0-without-1"
     with pytest.raises(ValueError, match="must have the split 'test', got train, validation"):

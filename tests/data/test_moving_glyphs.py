@@ -41,15 +41,15 @@ def test_a_video_that_begins_again_is_a_loop_and_a_straight_motion_is_none():
 
 @pytest.mark.slow
 def test_an_index_has_the_same_glyph_and_motion_however_it_is_drawn():
-    few = np.arange(6)
-    videos = draw("test", 28, 12).make(few)
+    indices = np.arange(6)
+    videos = draw("test", 28, 12).make(indices)
     assert videos.shape == (6, 12, 28, 28, 1)
-    np.testing.assert_array_equal(draw("test", 28, 5).make(few), videos[:, :5])
-    np.testing.assert_array_equal(draw("test", 28).make(few), videos[:, 0])
-    np.testing.assert_array_equal(draw("test", 28, 12).make(few[3:]), videos[3:])
-    fine = draw("test", 56, 12).make(few).astype(float).reshape(6, 12, 28, 2, 28, 2, 1).mean((3, 5))
+    np.testing.assert_array_equal(draw("test", 28, 5).make(indices), videos[:, :5])
+    np.testing.assert_array_equal(draw("test", 28).make(indices), videos[:, 0])
+    np.testing.assert_array_equal(draw("test", 28, 12).make(indices[3:]), videos[3:])
+    fine = draw("test", 56, 12).make(indices).astype(float).reshape(6, 12, 28, 2, 28, 2, 1).mean((3, 5))
     np.testing.assert_allclose(fine, videos, atol=1.01, err_msg="pixels are averages of the scene at every size")
-    assert not np.array_equal(draw("train", 28, 12).make(few), videos)
+    assert not np.array_equal(draw("train", 28, 12).make(indices), videos)
 
 
 @pytest.mark.slow

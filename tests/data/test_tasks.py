@@ -99,11 +99,11 @@ def test_batches_begin_at_any_step_and_rows_alone_are_those_of_the_whole():
     expected = list(itertools.islice(train_batches(("copy",), 5, 4, seed=0), 5))
     later = train_batches(("copy",), 5, 4, seed=0, step=3)
     rows = train_batches(("copy",), 5, 4, seed=0, step=3, rows=range(1, 3))
-    for whole in expected[3:]:
+    for batch in expected[3:]:
         result, part = next(later), next(rows)
-        for name in whole:
-            np.testing.assert_array_equal(result[name], whole[name])
-            np.testing.assert_array_equal(part[name], whole[name][1:3])
+        for name in batch:
+            np.testing.assert_array_equal(result[name], batch[name])
+            np.testing.assert_array_equal(part[name], batch[name][1:3])
     assert not np.array_equal(expected[3]["source"], expected[4]["source"])
 
 

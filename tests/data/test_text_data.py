@@ -105,9 +105,9 @@ def test_a_file_is_one_document_cut_at_a_line(tmp_path: Path) -> None:
     assert corpus.names == ("its last 10%",)
     assert "tale.txt" in corpus.note
     assert "vocabulary 256" in corpus.note
-    more = load_text(f"file(path={str(path)!r}, held_out=0.49)")
-    assert texts(more, more.held_out)[0].startswith("line 10\n"), "the line that holds the cut is held out whole"
-    assert more.identity != corpus.identity
+    half = load_text(f"file(path={str(path)!r}, held_out=0.49)")
+    assert texts(half, half.held_out)[0].startswith("line 10\n"), "the line that holds the cut is held out whole"
+    assert half.identity != corpus.identity
     path.write_text("a first line that is long\nlast\n")
     late = load_text(f"file(path={str(path)!r}, held_out=0.9)")
     assert texts(late, late.held_out) == ["last\n"]
@@ -125,9 +125,9 @@ def test_a_file_of_documents_is_divided_by_content(tmp_path: Path) -> None:
     places = [int(name.removeprefix("document ")) for name in corpus.names]
     assert [[*stories, "a line with <|endoftext|> in it"][place - 1] for place in places] == held
     second.write_text("other\n<|endoftext|>\nlast\n")
-    whole = load_text(f"file(path={str(path)!r}, separator='<|endoftext|>', held_out={str(second)!r})")
-    assert (len(whole.train), texts(whole, whole.held_out)) == (41, ["other", "last"])
-    assert len({item.identity for item in (corpus, whole)}) == 2
+    split = load_text(f"file(path={str(path)!r}, separator='<|endoftext|>', held_out={str(second)!r})")
+    assert (len(split.train), texts(split, split.held_out)) == (41, ["other", "last"])
+    assert len({item.identity for item in (corpus, split)}) == 2
 
 
 def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_objects_of_a_file_are_documents(tmp_path: Path) -> None:
     assert (len(corpus.train), len(corpus.held_out)) == (11, 1)
     place = int(corpus.names[0].removeprefix("line "))
     assert texts(corpus, corpus.held_out) == [f"text é {place - 1}"]
-    whole = load_text(f"jsonl(path={str(path)!r}, held_out={str(second)!r}, tokenizer='bpe(vocab=270)')")
-    assert (len(whole.train), texts(whole, whole.held_out), whole.names) == (12, ["held"], ("line 1",))
-    assert "bpe" in whole.identity
+    split = load_text(f"jsonl(path={str(path)!r}, held_out={str(second)!r}, tokenizer='bpe(vocab=270)')")
+    assert (len(split.train), texts(split, split.held_out), split.names) == (12, ["held"], ("line 1",))
+    assert "bpe" in split.identity
     with pytest.raises(ValueError, match="must hold two different documents to hold one out, got 1"):
         load_text(f"jsonl(path={str(path)!r}, key='body')")
 
@@ -155,7 +155,7 @@ def books(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "documents"),
     [
         ("", {"a\n", "b\n", "c\n", "d\n"}),
         ("*.txt", {"a\n", "b\n", "d\n"}),
@@ -164,19 +164,19 @@ def books(tmp_path: Path) -> Path:
         ("*", {"a\n", "b\n", "d\n", "e\n"}),
     ],
 )
-def test_the_files_of_a_folder_or_a_pattern_are_documents(books: Path, path: str, found: set[str]) -> None:
+def test_the_files_of_a_folder_or_a_pattern_are_documents(books: Path, path: str, documents: set[str]) -> None:
     if path == "**/*.md":
         (books / "sub/f.md").write_text("f\n")
-        found = {*found, "f\n"}
+        documents = {*documents, "f\n"}
     corpus = load_text(f"file:{books / path}")
     train, held = texts(corpus, corpus.train), texts(corpus, corpus.held_out)
-    assert {*train, *held} == found
-    assert (len(train) + len(held), len(held)) == (len(found), 1)
+    assert {*train, *held} == documents
+    assert (len(train) + len(held), len(held)) == (len(documents), 1)
     assert train == sorted(train, key=lambda text: "abdecf".index(text[0])), "sorted by folders and names of files"
     assert re.fullmatch(rf"{re.escape(f'{books}')}/.*\.(txt|md), document 1", corpus.names[0])
     (books / "a.txt").write_text("another\n")
     changed = load_text(f"file:{books / path}").identity != corpus.identity
-    assert changed == ("a\n" in found)
+    assert changed == ("a\n" in documents)
 
 
 def test_a_folder_is_held_out_and_files_have_several_documents(books: Path, tmp_path: Path) -> None:
@@ -238,16 +238,16 @@ def test_bad_files_and_lines_are_named_and_may_be_left_out(tmp_path: Path, kind:
         ValueError, match=rf"{rule}[^;]*; [^;]*; and {lines - 3} more; to go on without: --data=\"{kind}\("
     ):
         load_text(f"{kind}({arguments})")
-    kept = load_text(f"{kind}({arguments}, on_error='skip')")
+    remainder = load_text(f"{kind}({arguments}, on_error='skip')")
     said = capsys.readouterr().err.splitlines()
     assert [re.sub(r" are left out: .*", "", line) for line in said] == [
         f"{lines} of {lines + 3} {'lines' if kind == 'jsonl' else 'texts'} of {places[0]}",
         f"1 of 4 held-out {'lines' if kind == 'jsonl' else 'texts'} of {places[1]}",
     ]
-    assert texts(kept, kept.train) == texts(corpus, corpus.train)
-    assert texts(kept, kept.held_out) == texts(corpus, corpus.held_out)
-    assert kept.identity == corpus.identity.replace("-bytes", f"-without-{lines + 1}-bytes")
-    assert f"; left out, since unreadable: {lines + 1}; bytes" in kept.note
+    assert texts(remainder, remainder.train) == texts(corpus, corpus.train)
+    assert texts(remainder, remainder.held_out) == texts(corpus, corpus.held_out)
+    assert remainder.identity == corpus.identity.replace("-bytes", f"-without-{lines + 1}-bytes")
+    assert f"; left out, since unreadable: {lines + 1}; bytes" in remainder.note
     for file in places[1].iterdir():
         file.write_bytes(b"")
     with pytest.raises(ValueError, match=rf"of {places[1]} must be readable, got none of 4: [^;]*$"):
@@ -343,16 +343,16 @@ def test_json_is_no_plain_text(tmp_path: Path, named: str, content: str) -> None
 
 def test_a_copy_of_the_training_text_is_not_held_out(tmp_path: Path) -> None:
     """Texts are compared, not files, whatever blanks they end with; copies among others are counted."""
-    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
-    one.write_text("a\n--\nb\n--\nc\n")
+    path, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    path.write_text("a\n--\nb\n--\nc\n")
     for copy in ("a\r\n--\r\nb\r\n--\r\nc", "b\n\n--\na\n"):
         other.write_bytes(copy.encode())
         with pytest.raises(ValueError, match=r"must hold out text that is not trained on, got \d held-out"):
-            load_text(f"file(path={str(one)!r}, held_out={str(other)!r}, separator='--')")
+            load_text(f"file(path={str(path)!r}, held_out={str(other)!r}, separator='--')")
     other.write_text("a\n--\nd\n--\nb")
-    note = load_text(f"file(path={str(one)!r}, held_out={str(other)!r}, separator='--')").note
+    note = load_text(f"file(path={str(path)!r}, held_out={str(other)!r}, separator='--')").note
     assert "3 held out, from other.txt; 2 of the held-out documents are trained on, too;" in note
-    assert "trained on" not in load_text(f"file(path={str(one)!r}, separator='--')").note
+    assert "trained on" not in load_text(f"file(path={str(path)!r}, separator='--')").note
 
 
 @pytest.mark.parametrize(

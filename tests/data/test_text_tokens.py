@@ -52,12 +52,12 @@ def test_many_texts_are_encoded_as_each_is(pairs: Tokenizer, monkeypatch: pytest
             assert kind.decode(ids) == text
 
 
-def write_words(path: Path, vocab: dict[str, int], **more: object) -> Path:
+def write_words(path: Path, vocab: dict[str, int], **entries: object) -> Path:
     """Write a tokenizer.json of whole words and return its path."""
     model = {"type": "WordLevel", "vocab": vocab, "unk_token": "?"}
     keys = "truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"
     content = {"version": "1.0", "added_tokens": [], **dict.fromkeys(keys), "model": model}
-    path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}, **more}))
+    path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}, **entries}))
     return path
 
 

@@ -46,12 +46,12 @@ def test_windows_show_the_documents_and_where_they_end(lengths: tuple[int, ...],
         for ids, segments in rows[first : first + epoch]:
             assert segments[0] == 1
             for at in range(length):
-                here, after = int(ids[at]), int(ids[at + 1])
-                assert here not in follows, "a token is predicted from once an epoch"
-                follows[here] = after
-                ends = here % 1000 == lengths[here // 1000] - 1
+                token, after = int(ids[at]), int(ids[at + 1])
+                assert token not in follows, "a token is predicted from once an epoch"
+                follows[token] = after
+                ends = token % 1000 == lengths[token // 1000] - 1
                 assert segments[at + 1] == segments[at] + ends, "a segment ends where its document ends"
-                assert after % 1000 == 0 if ends else after == here + 1
+                assert after % 1000 == 0 if ends else after == token + 1
         assert len(follows) == epoch * length > total - 1 - length
         orders.add(tuple(follows))
     assert len(orders) > 1, "each epoch starts elsewhere"
@@ -86,7 +86,7 @@ def test_the_order_of_documents_follows_the_seed() -> None:
     def successors(seed: int) -> dict[int, int]:
         batches = packed_batches(corpus, 1, 47, seed)
         pairs = np.concatenate([next(batches)["ids"] for _ in range(3)])
-        return {int(here) // 1000: int(after) // 1000 for here, after in pairs if here // 1000 != after // 1000}
+        return {int(token) // 1000: int(after) // 1000 for token, after in pairs if token // 1000 != after // 1000}
 
     assert sorted(successors(0)) == list(range(12))
     assert successors(0) != successors(1)
@@ -109,8 +109,8 @@ def test_evaluation_windows_are_inside_documents_and_spread() -> None:
     np.testing.assert_array_equal(ids // 1000, np.broadcast_to(document[:, None], ids.shape))
     np.testing.assert_array_equal(np.diff(ids), 1)
     assert len(np.unique(ids)) == ids.size, "none overlaps another"
-    few, spread = evaluation_windows(corpus, 9, 19)
-    np.testing.assert_array_equal(few, ids[::2])
+    sample, spread = evaluation_windows(corpus, 9, 19)
+    np.testing.assert_array_equal(sample, ids[::2])
     np.testing.assert_array_equal(np.bincount(spread), [5, 0, 13, 1])
     np.testing.assert_array_equal(training_windows(of([np.arange(25)], []), 9, 5), [np.arange(10), np.arange(10, 20)])
 

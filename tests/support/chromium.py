@@ -20,8 +20,8 @@ def in_chromium(text: str, script: str, folder: Path, *flags: str) -> dict:
     path = folder / "page.html"
     path.write_text(text.replace("</body>", script_tag), encoding="utf-8")
     fixed = ("--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=2000")
-    own = (f"--user-data-dir={folder / 'profile'}", "--no-first-run", "--disable-background-networking", *flags)
-    run = subprocess.run([f"{CHROMIUM}", *fixed, *own, path.as_uri()], capture_output=True, text=True, timeout=120)
+    options = (f"--user-data-dir={folder / 'profile'}", "--no-first-run", "--disable-background-networking", *flags)
+    run = subprocess.run([f"{CHROMIUM}", *fixed, *options, path.as_uri()], capture_output=True, text=True, timeout=120)
     output = re.search(r'<pre id="told">(.*?)</pre>', run.stdout, re.S)
     assert output, run.stderr[-2000:]
     return json.loads(html.unescape(output[1]))

@@ -38,19 +38,19 @@ def outcome(out: Path) -> tuple[list[dict], str]:
     return timeless(out), (out / "results.json").read_text()
 
 
-def assert_resumes(train: Train, whole: Path, out: Path, *flags: str) -> None:
-    """Check that a run which stops and is resumed has the outcome, to the bit, of the uninterrupted run `whole`.
+def assert_resumes(train: Train, finished_run: Path, out: Path, *flags: str) -> None:
+    """Check that a run which stops and is resumed has the outcome, to the bit, of the uninterrupted run.
 
     Args:
         train: the command line.
-        whole: folder of the uninterrupted run.
+        finished_run: folder of the uninterrupted run.
         out: folder of the other run.
         flags: of the first command, `--stop_at` among them.
     """
     assert train(out, *flags) == 0
     assert not (out / "results.json").exists()
     assert train(out, "--resume") == 0
-    assert outcome(out) == outcome(whole)
+    assert outcome(out) == outcome(finished_run)
 
 
 @contextlib.contextmanager

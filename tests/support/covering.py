@@ -19,8 +19,8 @@ def meetings(rows: Iterable[Row], met: Callable[[Row], set] = pairs) -> set:
 
 def covering(rows: Sequence[Row], met: Callable[[Row], set] = pairs) -> list[Row]:
     """Choose rows in which everything meets that meets in all of them: at each step the one that adds most."""
-    left, chosen = meetings(rows, met), []
-    while left:
-        chosen.append(max(rows, key=lambda row: len(met(row) & left)))  # of equals the first
-        left -= met(chosen[-1])
+    gaps, chosen = meetings(rows, met), []
+    while gaps:
+        chosen.append(max(rows, key=lambda row: len(met(row) & gaps)))  # of equals the first
+        gaps -= met(chosen[-1])
     return chosen

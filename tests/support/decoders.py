@@ -90,31 +90,32 @@ def rows_oracle(model: Decoder, ids, seen: Callable = lambda i: {j: j for j in r
         rows = []
         for i in range(len(ids)):
             keys = seen(i)
-            here = keys[i]
-            p = at(layer_params, here + 1)
+            position = keys[i]
+            p = at(layer_params, position + 1)
             pairs = []
-            for j, there in keys.items():
+            for j, key_position in keys.items():
                 bands = [
                     band
                     for band in encoding.bands
-                    if band.low <= here - there and (band.high is None or here - there < band.high)
+                    if band.low <= position - key_position
+                    and (band.high is None or position - key_position < band.high)
                 ]
                 turn, turn_k = (bands[0].rotate, bands[0].rotate_keys) if bands else (encoding.rotate, turn_keys)
                 qi, kj = q[:, i : i + 1], k[:, j : j + 1]
-                qi = qi if turn is None else compiled(turn)(p, qi, jnp.array([here]))
-                kj = kj if turn_k is None else compiled(turn_k)(p, kj, jnp.array([there]))
-                pairs.append((there, np.asarray(qi[0, 0]), np.asarray(kj[0, 0])))
+                qi = qi if turn is None else compiled(turn)(p, qi, jnp.array([position]))
+                kj = kj if turn_k is None else compiled(turn_k)(p, kj, jnp.array([key_position]))
+                pairs.append((key_position, np.asarray(qi[0, 0]), np.asarray(kj[0, 0])))
             heads = []
             for h in range(dims.heads):
                 g = h // (dims.heads // dims.kv_heads)
                 scores = []
-                for there, qi, kj in pairs:
+                for key_position, qi, kj in pairs:
                     score = dims.scale * np.dot(np.float64(qi[h]), np.float64(kj[g]))
-                    scores.append(score + bias(encoding, p, h, qi[h], kj[g], here, there))
+                    scores.append(score + bias(encoding, p, h, qi[h], kj[g], position, key_position))
                 weights = np.exp(np.array(scores) - max(scores))
                 weights /= weights.sum()
                 heads.append(
-                    weights @ np.float64(v[0, [*keys], g]) + value(encoding, p, h, weights, here, [*keys.values()])
+                    weights @ np.float64(v[0, [*keys], g]) + value(encoding, p, h, weights, position, [*keys.values()])
                 )
             rows.append(np.concatenate(heads))
         x = x + block.attention.out(jnp.asarray(np.stack(rows), jnp.float32)[None])

@@ -88,11 +88,11 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         kinds[type(value)](key, value)
 
 
-def byte_tokens(**more: Any) -> dict[str, Any]:
+def byte_tokens(**keys: Any) -> dict[str, Any]:
     """Return the keys of a tokenizer of bytes with three special tokens and a pair: "th" and "the", from merges."""
     tokens = ["<|end|>", "<|start|>", *ALPHABET, "th", "the"]
     return {
         "tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": "smollm", "tokenizer__ggml__tokens": tokens,
         "tokenizer__ggml__token_type": [3, 3] + [1] * (len(tokens) - 2), "tokenizer__ggml__merges": ["t h", "th e"],
-        "tokenizer__ggml__bos_token_id": 1, "tokenizer__ggml__eos_token_id": 0, **more,
+        "tokenizer__ggml__bos_token_id": 1, "tokenizer__ggml__eos_token_id": 0, **keys,
     }  # fmt: skip

@@ -42,9 +42,9 @@ def refuse() -> dict[str, Any]:
     raise NotImplementedError("fused kernels take bfloat16, or float16 without a bias")
 
 
-def late(**given: Any) -> dict[str, Any]:
+def late(**settings: Any) -> dict[str, Any]:
     """Have no time left."""
-    return {"outcome": "late", "message": f"{given['pe']}: a step takes 9 ms"}
+    return {"outcome": "late", "message": f"{settings['pe']}: a step takes 9 ms"}
 
 
 def hold(what: str) -> dict[str, Any]:

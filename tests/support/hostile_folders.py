@@ -62,13 +62,13 @@ def sparse(path: Path) -> None:
 
 def bound(path: Path) -> None:
     """Make a socket."""
-    with socket.socket(socket.AF_UNIX) as one:
-        here = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as server:
+        folder = os.getcwd()
         os.chdir(path.parent)  # because the path of a socket has at most 107 bytes
         try:
-            one.bind(path.name)
+            server.bind(path.name)
         finally:
-            os.chdir(here)
+            os.chdir(folder)
 
 
 def deep(levels: int, begin: str = '{"a":', end: str = "}") -> str:
@@ -214,13 +214,13 @@ def all_bad() -> Iterator[tuple[str, Make]]:
         for kind, number in NUMBERS.items():
             yield f"row {field} {kind}", edited("results.json", "rows", 0, field, value=number)
     of_json = lambda file, kinds: {kind: written(file, json.dumps(item)) for kind, item in kinds.items()}
-    others: dict[str, dict[str, Make]] = {
+    groups: dict[str, dict[str, Make]] = {
         "rows": {kind: edited("results.json", "rows", value=rows) for kind, rows in ROWS.items()},
         "probe": {kind: edited("probe.json", *path, value=item) for kind, (path, item) in PROBES.items()},
         "outcome": of_json("outcome.json", OUTCOMES), "environment": of_json("environment.json", ENVIRONMENTS),
         "lines": LINES, "metrics": METRICS, "shape": SHAPES,
     }  # fmt: skip
-    yield from ((f"{what} {kind}", make) for what, kinds in others.items() for kind, make in kinds.items())
+    yield from ((f"{what} {kind}", make) for what, kinds in groups.items() for kind, make in kinds.items())
 
 
 def losses() -> Iterator[tuple[str, Make]]:

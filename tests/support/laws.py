@@ -88,8 +88,8 @@ def shift_invariance_is_as_declared(case: Case) -> None:
             assert_shift_invariant(*args, dtype=dtype)
             assert_shift_invariant(*args, dtype=dtype, reach=2000.0)
     else:
-        near, far = shift_deviation(*args, reach=1.0), shift_deviation(*args, reach=8.0)
-        assert max(near, np.nan_to_num(far)) > 1e-3, (near, far)
+        near_change, far_change = shift_deviation(*args, reach=1.0), shift_deviation(*args, reach=8.0)
+        assert max(near_change, np.nan_to_num(far_change)) > 1e-3, (near_change, far_change)
 
 
 @law(lambda case: case.encoding.rotate is not None and case.encoding.rotate_keys is None)
@@ -220,10 +220,10 @@ def batched_positions_are_rows(case: Case) -> None:
     for hook, tokens in ((encoding.embed, x), (encoding.rotate, heads)):
         if hook is None:
             continue
-        one = functools.partial(hook, params)
-        rows, each = jax.jit(lambda x, at, one=one: (one(x, at), jax.vmap(one)(x, at)))(tokens, at)
-        shared, repeated = jax.jit(lambda x, at, one=one: (one(x, at), jax.vmap(one, (0, None))(x, at)))(tokens, at[0])
-        close((rows, shared), (each, repeated), 1e-6)
+        op = functools.partial(hook, params)
+        rows, expected = jax.jit(lambda x, at, op=op: (op(x, at), jax.vmap(op)(x, at)))(tokens, at)
+        shared, repeated = jax.jit(lambda x, at, op=op: (op(x, at), jax.vmap(op, (0, None))(x, at)))(tokens, at[0])
+        close((rows, shared), (expected, repeated), 1e-6)
         for wrong in (at[..., None], at[0, 0], at[:, :-1]):
             refuses(hook, params, tokens, wrong)
 

@@ -276,7 +276,7 @@ def _attention() -> dict[str, Call]:
     arrays, ids = {"q": q, "k": k, "v": k}, jnp.asarray([1, 1, 1, 2, 2])
     tokens = pejax.packed_positions(ids)
     masks = {"window": 3, "scale": 0.5, "soft_cap": 8.0}
-    more = {"key_bias": floats(2, 5, 4), "sink": floats(4)}
+    extras = {"key_bias": floats(2, 5, 4), "sink": floats(4)}
     sides = {"positions": tokens, "k_positions": jnp.arange(5)}
     named = {"implementation": "reference"}
     hooks = {"hooks": pejax.attention_hooks(pejax.encodings.alibi(DIMS), {})}
@@ -286,14 +286,14 @@ def _attention() -> dict[str, Call]:
     grid = jnp.asarray([[[0, 0], [0, 1], [0, 2], [1, 0], [1, 1]], [[0, 0], [1, 0], [2, 0], [0, 0], [0, 0]]])
     calls = {
         "dot_product_attention": (
-            pejax.dot_product_attention, {**arrays, **plain, **more, "dropout": None, "return_lse": True, **named},
+            pejax.dot_product_attention, {**arrays, **plain, **extras, "dropout": None, "return_lse": True, **named},
         ),
-        "attention_weights": (pejax.attention_weights, {"q": q, "k": k, **plain, **more}),
+        "attention_weights": (pejax.attention_weights, {"q": q, "k": k, **plain, **extras}),
         "explain_attention": (pejax.explain_attention, {**arrays, **plain, **named, "compile": False}),
         "attend": (
             pejax.attend,
             {"encoding": rope, **arrays, "params": {}, **sides, "extent": 5, "axes": 1, "keys_are_rotated": False,
-             "embedded": False, "causal": True, **more, **masks, **named},
+             "embedded": False, "causal": True, **extras, **masks, **named},
         ),
         "attend at the grid of each image": (
             functools.partial(pejax.attend, table, q, q, q, params=pejax.init_params(table, jax.random.key(0))),
@@ -363,7 +363,7 @@ def _extensions() -> dict[str, Call]:
         "resize": {},
     }  # fmt: skip
     assert options.keys() == EXTENSIONS.keys(), "options must have every extension"
-    return {f"extensions.{name}": Call(_used(name), given) for name, given in options.items()}
+    return {f"extensions.{name}": Call(_used(name), arguments) for name, arguments in options.items()}
 
 
 def _used(name: str) -> Callable:
@@ -373,8 +373,8 @@ def _used(name: str) -> Callable:
     def use(**options: Any) -> Any:
         extend = EXTENSIONS[name](**options)
         e = pejax.encodings
-        others = {"slopes": e.alibi, "resize": e.learned, "riflex": e.rope_axial}
-        factory = others.get(name, e.rope)
+        factories = {"slopes": e.alibi, "resize": e.learned, "riflex": e.rope_axial}
+        factory = factories.get(name, e.rope)
         factory(pejax.Dims(4, 8, extent=8, causal=True), extend=extend)
         return extend
 

@@ -22,32 +22,32 @@ def vit_run(
     """Write a run of `train.vit`: images of each size that are right, of `count`."""
     settings = vit_config.Config(pe=pe, seed=seed, out=str(folder), **config)
     numbers = measured.top1(top1, count)
-    found = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", numbers)
+    results = ResolutionResults(pe, settings.data, settings.size, STEPS[-1], extend, "the data", numbers)
     _write(folder, settings, {"top1": 0.5, "images_per_second": 100.0})
-    found.store(folder)
+    results.store(folder)
     return folder
 
 
 def add_extension(folder: Path, extend: str, top1: Mapping[int, int], count: int = 100) -> None:
     """Write another evaluation of a run of `train.vit`: the same weights with an extension."""
-    found = ResolutionResults.load(folder / "results.json")
-    dataclasses.replace(found, extend=extend, numbers=measured.top1(top1, count)).store(folder)
+    results = ResolutionResults.load(folder / "results.json")
+    dataclasses.replace(results, extend=extend, numbers=measured.top1(top1, count)).store(folder)
 
 
 def lm_run(folder: Path, pe: str, seed: int, losses: Mapping[int, float | str], **config: Any) -> Path:
     """Write a run of `train.lm`: the loss at each length in nats, or why it is refused."""
     settings = lm_config.Config(pe=pe, seed=seed, out=str(folder), **config).validated()
     numbers = measured.perplexities(losses)
-    found = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", numbers)
+    results = PerplexityResults(pe, settings.data, settings.length, STEPS[-1], "none", "the text", numbers)
     _write(folder, settings, {"tokens_per_second": 100.0})
-    found.store(folder)
+    results.store(folder)
     return folder
 
 
-def _write(folder: Path, settings: Any, more: Mapping[str, float]) -> None:
+def _write(folder: Path, settings: Any, figures: Mapping[str, float]) -> None:
     folder.mkdir(parents=True)
     save_config(settings, folder)
-    lines = [{"step": step, "loss": 3.0 - step / 20, "step_seconds": 0.01 * step, **more} for step in STEPS]
+    lines = [{"step": step, "loss": 3.0 - step / 20, "step_seconds": 0.01 * step, **figures} for step in STEPS]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     environment = {
         "versions": {"python": "3.11", "jax": "0.10.2"},

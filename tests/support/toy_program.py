@@ -72,7 +72,7 @@ class Found:
         """Return the tables for the terminal."""
         return [run.table() for run in runs]
 
-    def save(self, folder: Path, others: "Sequence[Found]" = ()) -> None:
+    def save(self, folder: Path, runs: "Sequence[Found]" = ()) -> None:
         """Write the JSON."""
         write_atomic(folder / f"{self.stem}.json", json.dumps(dataclasses.asdict(self)))
 
