@@ -210,12 +210,13 @@ def all_bad() -> Iterator[tuple[str, Make]]:
     for field in ("trained", "step"):
         for kind, number in NUMBERS.items():
             yield f"results {field} {kind}", edited("results.json", field, value=number)
-    for field in ("size", "tokens", "correct", "count"):
+    for field in ("at", "value", "low", "count"):
         for kind, number in NUMBERS.items():
-            yield f"row {field} {kind}", edited("results.json", "rows", 0, field, value=number)
+            yield f"number {field} {kind}", edited("results.json", "numbers", 0, field, value=number)
     of_json = lambda file, kinds: {kind: written(file, json.dumps(item)) for kind, item in kinds.items()}
     groups: dict[str, dict[str, Make]] = {
         "rows": {kind: edited("results.json", "rows", value=rows) for kind, rows in ROWS.items()},
+        "numbers": {kind: edited("results.json", "numbers", value=rows) for kind, rows in ROWS.items()},
         "probe": {kind: edited("probe.json", *path, value=item) for kind, (path, item) in PROBES.items()},
         "outcome": of_json("outcome.json", OUTCOMES), "environment": of_json("environment.json", ENVIRONMENTS),
         "lines": LINES, "metrics": METRICS, "shape": SHAPES,
@@ -225,11 +226,11 @@ def all_bad() -> Iterator[tuple[str, Make]]:
 
 def losses() -> Iterator[tuple[str, Make]]:
     """Yield every change of a run of `train.lm`, with its name."""
-    for field in ("mean", "half", "count"):
+    for field in ("value", "high", "count"):
         for kind, number in NUMBERS.items():
-            yield f"loss {field} {kind}", edited("results.json", "rows", 0, "everything", field, value=number)
-    yield "loss refused", edited("results.json", "rows", 0, "refused", value=LONG)
-    yield "loss missing", edited("results.json", "rows", 0, "everything", value=None)
+            yield f"loss {field} {kind}", edited("results.json", "numbers", 0, field, value=number)
+    yield "loss refused", edited("results.json", "numbers", 0, "refused", value=LONG)
+    yield "loss missing", edited("results.json", "numbers", 0, "value", value=None)
 
 
 def hostile_folders(top: Path, every: int = 1) -> list[Path]:

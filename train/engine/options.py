@@ -12,8 +12,6 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
-import simple_parsing
-
 GROUPS = (
     "encoding", "data", "model", "training", "augmentation", "run", "evaluation and reports", "devices and memory",
 )  # fmt: skip
@@ -65,11 +63,11 @@ def options(kind: type[Kind]) -> type[Kind]:
         if isinstance(declaration, Declared):
             former = getattr(kind, "__dataclass_fields__", {}).get(name)
             facts = {**(former.metadata["facts"] if former else {}), **declaration.facts}
-            field = simple_parsing.field(
-                default=declaration.default, alias=facts.get("alias"), cmd=not facts.get("recorded"),
-                metadata={"facts": facts}, help=facts.get("text", ""),
-            )  # fmt: skip
-            setattr(kind, name, field)
+            # What simple_parsing reads. It is not imported: programs without a command line have options, too.
+            parsed = {"cmd": not facts.get("recorded"), "custom_args": {"help": facts.get("text", "")}}
+            aliases = {"alias": [facts["alias"]]} if "alias" in facts else {}
+            metadata = {"facts": facts, **parsed, **aliases}
+            setattr(kind, name, dataclasses.field(default=declaration.default, metadata=metadata))
     return dataclasses.dataclass(frozen=True)(kind)
 
 

@@ -90,11 +90,12 @@ def evaluate(
     finally:
         compiler.shutdown(wait=False, cancel_futures=True)
     number = lambda extend, size: numbers[extend if (extend, size) in numbers else extensions[0], size]
-    patches = [Number(measure=PATCHES, at=size, value=(size // config.patch) ** 2) for size in sizes]
+    patches = {size: Number(measure=PATCHES, at=size, value=(size // config.patch) ** 2) for size in sizes}
     return [
         ResolutionResults(
             name=config.pe, data=config.data, trained=config.size, step=step, extend=extend, note=dataset.note,
-            numbers=(*(number(extend, size) for size in sizes), *patches), made_by={"data": dataset.identity},
+            numbers=tuple(each for size in sizes for each in (number(extend, size), patches[size])),
+            made_by={"data": dataset.identity},
         )
         for extend in extensions
     ]  # fmt: skip
