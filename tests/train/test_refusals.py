@@ -87,6 +87,7 @@ def run(folder: Path, program: str = "vit", **changed: object) -> Path:
 DAMAGED = {
     '{"rows": []}': "numbers must be at least one, got none",
     '{"rows": 3}': "'int' object is not iterable",
+    '{"rows": ["row"]}': "a row must be an object, got 'row'",
     '{"trained": "x"}': "trained must be int, got 'x'",
     '{"name": null}': "name must be str, got None",
     json.dumps({"rows": [{**ROW, "size": "x"}]}): "size must be int, got 'x'",

@@ -25,6 +25,8 @@ def earlier_numbers(rows: Sequence[Mapping[str, Any]], trained: int, measures: S
     """
     names = [measure.name for measure in measures]
     for row in rows:
+        if not isinstance(row, Mapping):
+            raise ValueError(f"a row must be an object, got {row!r}")
         for field in INTEGERS:
             if type(row.get(field, 0)) is not int:
                 raise ValueError(f"{field} must be int, got {row[field]!r}")

@@ -265,6 +265,8 @@ def from_stored(values: Mapping[str, Any]) -> Number:
         ValueError: it has a value that no number has.
         TypeError: it has another field, or lacks one.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a number must be an object, got {values!r}")
     fields = {name: value for name, value in values.items() if name not in ("each", "at")}
     at = values.get("at", ())
     number = require_number(Number(**fields, at=tuple(at) if isinstance(at, list) else at))

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 from rich.table import Table
 
 from train.engine.earlier_results import earlier_numbers
-from train.engine.figures import draw_curves
 from train.engine.files import read_object, with_digest, write_atomic
 from train.engine.markdown import escape_markdown
 from train.engine.numbers import At, Kind, Measure, Number, from_stored, require_number, stored
@@ -174,6 +173,8 @@ class Evaluation:
         Raises:
             ValueError: runs that are not comparable.
         """
+        from train.engine.figures import draw_curves  # matplotlib, which training alone does not need
+
         require_comparable(runs)
         first, kind = runs[0], runs[0].kind
         numbers = lambda run, part: sorted(
