@@ -74,16 +74,16 @@ def prepare_server(folder: Path, devices: int = 2) -> None:
 
 def free_port() -> int:
     """Return a port that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def start(log: Path, count: int, flags: list[str]) -> list[BaseProcess]:
     """Start `python -m train.lm` with these options in `count` processes; process I writes into `LOG.I`."""
     port = free_port()
-    named = lambda own: [f"--hosts=127.0.0.1:{port},{count},{own}"] if count > 1 else []
-    return [spawn(Path(f"{log}.{own}"), train_lm, [*flags, *named(own)]) for own in range(count)]
+    named = lambda number: [f"--hosts=127.0.0.1:{port},{count},{number}"] if count > 1 else []
+    return [spawn(Path(f"{log}.{number}"), train_lm, [*flags, *named(number)]) for number in range(count)]
 
 
 def spawn(log: Path, target: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -171,19 +171,19 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
     for name in ("compiled", "never"):  # the first fills the folder of what is compiled
         begun = time.monotonic()
         statuses = ended(start(folder / name, count, [*flags, f"--out={folder / name}"]))
-        whole = time.monotonic() - begun
+        duration = time.monotonic() - begun
         if any(statuses):
             sys.exit((folder / f"{name}.0").read_text(encoding="utf-8"))
-    wanted, out, log = final(folder / "never"), folder / "run", folder / "log"
-    done, worst, finished, kept, begun = 0, 0, 0, 0, time.monotonic()
+    digests, out, log = final(folder / "never"), folder / "run", folder / "log"
+    done, worst, finished, saved_step, begun = 0, 0, 0, 0, time.monotonic()
     while True:
         going_on = ["--resume"] if (out / "config.json").exists() else []
         processes = start(log, count, [*flags, f"--out={out}", *going_on])
         if done < kills:
             if drawn.random() < 0.5:
-                processes[0].join(drawn.uniform(0, whole))
+                processes[0].join(drawn.uniform(0, duration))
             else:
-                wait_for(drawn.randint(kept, STEPS), out, processes[0])
+                wait_for(drawn.randint(saved_step, STEPS), out, processes[0])
                 processes[0].join(drawn.uniform(0, 0.1))
             victim = drawn.randrange(count)
             killed = processes[victim].is_alive()
@@ -194,24 +194,24 @@ def kill(folder: Path, kills: int, count: int, seed: int) -> None:
         first = Path(f"{log}.0")
         said = first.read_text(encoding="utf-8", errors="replace").strip() if first.exists() else ""
         resumed = re.search(r"going on from step (\d+)", said)
-        if resumed and int(resumed[1]) != kept:
-            sys.exit(f"went on from step {resumed[1]}, step {kept} was saved\n{said}")
-        kept = next(iter(written_steps(out)), 0)
-        lost = max(0, reached(out) - kept)
+        if resumed and int(resumed[1]) != saved_step:
+            sys.exit(f"went on from step {resumed[1]}, step {saved_step} was saved\n{said}")
+        saved_step = next(iter(written_steps(out)), 0)
+        lost = max(0, reached(out) - saved_step)
         worst = max(worst, lost)
         if lost >= 2 * EVERY:  # one checkpoint may be on its way to the disk
             sys.exit(f"lost {lost} steps of {reached(out)}\n{said}")
         if (out / "results.json").exists():
-            if final(out) != wanted:
+            if final(out) != digests:
                 sys.exit(f"the end differs after {done} kills")
-            finished, out, kept = finished + 1, folder / f"run{finished + 1}", 0
+            finished, out, saved_step = finished + 1, folder / f"run{finished + 1}", 0
             if done >= kills:
                 break
         elif not any(statuses):
             sys.exit(f"neither killed nor finished\n{said}")
         spent = time.monotonic() - begun
-        left = f"{spent / done * (kills - done):.0f} s left" if done else ""
-        print(f"{done}/{kills} kills · {finished} runs ended, all bits equal · lost at most {worst} steps · {left}")
+        estimate = f"{spent / done * (kills - done):.0f} s left" if done else ""
+        print(f"{done}/{kills} kills · {finished} runs ended, all bits equal · lost at most {worst} steps · {estimate}")
     print(
         f"| {datetime.date.today()} | jax {jax.__version__} | {count} | {done} | {finished}, all bits equal | "
         f"{worst} (a checkpoint every {EVERY}) | {time.monotonic() - begun:.0f} s |"
@@ -230,22 +230,22 @@ def kill_comparison(folder: Path, kills: int, seed: int) -> None:
     for name in ("compiled", "never"):  # the first fills the folder of what is compiled
         begun = time.monotonic()
         end_of(compare(options, folder / name))
-        whole = time.monotonic() - begun
-    wanted = table_of(folder / "never")
+        duration = time.monotonic() - begun
+    table = table_of(folder / "never")
     done, finished, out, begun = 0, 0, folder / "comparison", time.monotonic()
     while True:
         process = compare(options, out)
         if done < kills:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(drawn.uniform(0, whole))
+                process.wait(drawn.uniform(0, duration))
             if process.poll() is None:
                 kill_tree(process, also_the_run=done % 2 == 1)
                 done += 1
                 print(f"{done}/{kills} kills · {finished} comparisons ended, the same table", flush=True)
                 continue
         end_of(process)
-        if table_of(out) != wanted:
-            sys.exit(f"another table after {done} kills:\n{table_of(out)}\nin place of\n{wanted}")
+        if table_of(out) != table:
+            sys.exit(f"another table after {done} kills:\n{table_of(out)}\nin place of\n{table}")
         finished, out = finished + 1, folder / f"comparison{finished + 1}"
         if done >= kills:
             break

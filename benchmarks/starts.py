@@ -94,7 +94,7 @@ def read(path: Path, cores: int) -> list[Start]:
     """Return the starts of this version of jax with so many cores that a file holds."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     starts = [json.loads(line) for line in lines]
-    return [one for one in starts if (one["cores"], one["jax"]) == (cores, version("jax"))]
+    return [record for record in starts if (record["cores"], record["jax"]) == (cores, version("jax"))]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,36 +102,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = options(argv)
     chosen.out.mkdir(parents=True, exist_ok=True)
     chosen.results.parent.mkdir(parents=True, exist_ok=True)
-    starts = [one for one in read(chosen.results, chosen.cores) if one["command"] in chosen.commands]
+    starts = [record for record in read(chosen.results, chosen.cores) if record["command"] in chosen.commands]
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
     )
     where = {"cores": chosen.cores, "jax": version("jax"), "commit": commit.stdout.strip()}
     with tempfile.TemporaryDirectory() as folder:
         trained, begun, done = Path(folder) / "trained", time.monotonic(), 0
-        while left := wanted(starts, chosen.commands, chosen.times):
-            name = max(left, key=lambda name: left[name])
+        while backlog := wanted(starts, chosen.commands, chosen.times):
+            name = max(backlog, key=lambda name: backlog[name])
             if name == "train.evaluate" and not trained.exists():
                 words = ["train.vit", *COMMANDS["train.vit"], f"--out={trained}"]
                 start(words, chosen.out / "trained.log", chosen.cores, chosen.patience)
             to = [str(trained)] if name == "train.evaluate" else [f"--out={folder}/{name}", "--overwrite"]
-            log = chosen.out / f"{name}-{chosen.times - left[name]}.log"
+            log = chosen.out / f"{name}-{chosen.times - backlog[name]}.log"
             status, seconds = start([name, *COMMANDS[name], *to], log, chosen.cores, chosen.patience)
             today = str(datetime.date.today())
             starts.append({"command": name, "status": status, "seconds": round(seconds, 1), **where, "date": today})
             with chosen.results.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps(starts[-1]) + "\n")
             done += 1
-            rest = (time.monotonic() - begun) / done * (sum(left.values()) - 1)
-            print(f"{name}: {status} after {seconds:.0f} s · {rest / 60:.0f} min left", flush=True)
+            estimate = (time.monotonic() - begun) / done * (sum(backlog.values()) - 1)
+            print(f"{name}: {status} after {seconds:.0f} s · {estimate / 60:.0f} min left", flush=True)
     print(table(starts, chosen.cores))
-    return 0 if all(one["status"] == 0 for one in starts) else 1
+    return 0 if all(record["status"] == 0 for record in starts) else 1
 
 
 def wanted(starts: Sequence[Start], commands: Sequence[str], times: int) -> dict[str, int]:
     """Return how many starts of each command are still to come."""
-    left = {name: times - sum(one["command"] == name for one in starts) for name in commands}
-    return {name: count for name, count in left.items() if count > 0}
+    backlog = {name: times - sum(record["command"] == name for record in starts) for name in commands}
+    return {name: count for name, count in backlog.items() if count > 0}
 
 
 def table(starts: Sequence[Start], cores: int) -> str:
@@ -142,12 +142,14 @@ def table(starts: Sequence[Start], cores: int) -> str:
         "| command | ended / starts | seconds, median | longest |",
         "|---|---:|---:|---:|",
     ]
-    for name in dict.fromkeys(one["command"] for one in starts):
-        own = [one for one in starts if one["command"] == name]
-        seconds = [one["seconds"] for one in own]
-        ended = sum(one["status"] == 0 for one in own)
+    for name in dict.fromkeys(record["command"] for record in starts):
+        records = [record for record in starts if record["command"] == name]
+        seconds = [record["seconds"] for record in records]
+        ended = sum(record["status"] == 0 for record in records)
         words = " ".join([name, *COMMANDS[name]])
-        lines.append(f"| `{words}` | {ended} / {len(own)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |")
+        lines.append(
+            f"| `{words}` | {ended} / {len(records)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |"
+        )
     return "\n".join(lines)
 
 

@@ -38,20 +38,20 @@ def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str
     """
     dtype = "bfloat16" if precision == "bfloat16" else "float32"
     with_lse = implementation != "cudnn"  # whose own gradients serve where nobody asks for log-sum-exps
-    learned, cotangents, wanted = reference(kind, dtype, toy, with_lse)
+    learned, cotangents, (right_outputs, right_gradients) = reference(kind, dtype, toy, with_lse)
 
     def run(learned: dict[str, Any]) -> dict[str, Array]:
         output, lse = attend(kind_of(kind, toy), implementation, learned)
         return {"output": output, "lse": lse} if with_lse else {"output": output}
 
-    def both(learned: dict[str, Any], cotangents: dict[str, Array]) -> tuple[Any, Any]:
-        found, pull = jax.vjp(run, learned)
-        return found, pull({name: cotangents[name] for name in found})[0]
+    def differentiate(learned: dict[str, Any], cotangents: dict[str, Array]) -> tuple[Any, Any]:
+        outputs, pull = jax.vjp(run, learned)
+        return outputs, pull({name: cotangents[name] for name in outputs})[0]
 
     with jax.default_matmul_precision("highest" if precision == "highest" else None):
-        found, gradients = jax.device_get(jax.jit(both)(learned, cotangents))
-    errors = {name: relative_error(found[name], wanted[0][name]) for name in found}
-    right, learns = _named(wanted[1]), lambda name: name.startswith("params")
+        outputs, gradients = jax.device_get(jax.jit(differentiate)(learned, cotangents))
+    errors = {name: relative_error(outputs[name], right_outputs[name]) for name in outputs}
+    right, learns = _named(right_gradients), lambda name: name.startswith("params")
     # The terms of a single number may cancel, so its size does not tell theirs: the gradients beside it do.
     least = 0.1 * max((np.linalg.norm(want) for name, want in right.items() if learns(name)), default=0.0)
     for name, got in _named(gradients).items():
@@ -73,17 +73,17 @@ def attend(kind: Kind, implementation: str, learned: dict[str, Any]) -> tuple[Ar
         mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
         call = functools.partial(dot_product_attention, sharding=Sharding(mesh, heads="heads"))
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
-    more = {"sink": learned["sink"]} if kind.sink else {}
+    sink = {"sink": learned["sink"]} if kind.sink else {}
     return call(
         q, k, learned["v"], positions=q_tokens, k_positions=k_tokens, hooks=hooks, return_lse=True, **arguments(kind),
-        **more,
+        **sink,
     )  # fmt: skip
 
 
 def arguments(kind: Kind) -> dict[str, Any]:
     """Return the arguments of attention that are neither arrays with gradients nor tokens."""
-    found = {"causal": kind.causal, "scale": kind.dims.scale, **kind.options}
-    return {**found, "dropout": (jax.random.key(3), kind.rate)} if kind.rate else found
+    options = {"causal": kind.causal, "scale": kind.dims.scale, **kind.options}
+    return {**options, "dropout": (jax.random.key(3), kind.rate)} if kind.rate else options
 
 
 def rotated(kind: Kind, learned: dict[str, Any]) -> tuple[Any, Array, Array, tuple[TokenPositions, TokenPositions]]:
@@ -138,9 +138,9 @@ def reference(
         lead = lambda x: np.moveaxis(x.reshape(shape[0], shape[1] * shape[2], *x.shape[3:]), 1, 2)
         back = lambda x: np.moveaxis(np.asarray(x, np.float64), 2, 1).reshape(*shape[:3], shape[3], *x.shape[3:])
         cotangents["lse"] = jnp.where(np.isfinite(lead(lse)) & with_lse, cotangents["lse"], 0.0)
-        given = (back(cotangents[name].astype(jnp.float32)) for name in ("output", "lse"))
-        found = oracle.gradients(terms, fixed, saved, *given)
-        (gradients,) = pull(jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), found, terms))
+        wide_cotangents = (back(cotangents[name].astype(jnp.float32)) for name in ("output", "lse"))
+        term_gradients = oracle.gradients(terms, fixed, saved, *wide_cotangents)
+        (gradients,) = pull(jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), term_gradients, terms))
     return jax.device_get((learned, cotangents, ({"output": lead(output), "lse": lead(lse)}, gradients)))
 
 
@@ -182,8 +182,8 @@ def fixed_of(kind: Kind, learned: dict[str, Any]) -> Fixed:
         late = jnp.zeros(len(k)) if key_bias is None else key_bias
         return everywhere > 0 if mask is None else everywhere * mask > 0, keep, everywhere * late
 
-    found: Any = jax.jit(lambda operands: over_heads(head, operands, layout))(operands)
-    seen, keep, late = found
+    arrays: Any = jax.jit(lambda operands: over_heads(head, operands, layout))(operands)
+    seen, keep, late = arrays
     return Fixed(options.scale, options.soft_cap, np.asarray(late), np.asarray(seen), np.asarray(keep))
 
 

@@ -68,19 +68,19 @@ def sample(preset: str, pe: str, folder: str, to: str, until: float, limited: bo
     if limited or toy:
         step = timed_step(options, out.with_name(f"{out.name}-timed"), 3 if toy else PROBE)
         ready = time.monotonic() - begun - PROBE * step  # to read the data and to compile, which comes once more
-        left = until - time.monotonic() - EVALUATION[preset] - ready
-        steps = 4 if toy else min(steps, int(SHARE * left / step))
+        seconds = until - time.monotonic() - EVALUATION[preset] - ready
+        steps = 4 if toy else min(steps, int(SHARE * seconds / step))
         if steps < FEWEST and not toy:
-            told = f"a step takes {1000 * step:.1f} ms, and {max(left, 0):.0f} s are left to train"
-            return {"outcome": "late", "message": f"{told}: more --minutes are needed"}
+            reason = f"a step takes {1000 * step:.1f} ms, and {max(seconds, 0):.0f} s are left to train"
+            return {"outcome": "late", "message": f"{reason}: more --minutes are needed"}
         options += shorter(steps)
     trained = command([*options, f"--out={out}", "--overwrite"])
     rows = [row for path in sorted(out.glob("results*.json")) for row in rows_of(SampleResults.load(path))]
     shutil.copy(out / "samples.png", Path(to) / f"samples-{preset}-{pe}.png")
     shutil.rmtree(out)
     best = max((row["right"] for row in rows if "right" in row), default=math.nan)
-    told = f"{steps:,} steps, {best:.1f} % at best, {trained:.0f} s"
-    return {"outcome": "sampled", "rows": rows, "steps": steps, "message": told}
+    message = f"{steps:,} steps, {best:.1f} % at best, {trained:.0f} s"
+    return {"outcome": "sampled", "rows": rows, "steps": steps, "message": message}
 
 
 def chosen(preset: str, pe: str, limited: bool, toy: bool) -> Sequence[str]:
@@ -100,8 +100,8 @@ def shorter(steps: int) -> Sequence[str]:
 
 def timed_step(options: Sequence[str], out: Path, count: int) -> float:
     """Train a few steps; return the seconds of one, without the first ones."""
-    few = (*shorter(count + 1), f"--stop_at={count}", f"--log_every={count // 3}")
-    command([*options, *few, f"--out={out}", "--overwrite"])
+    flags = (*shorter(count + 1), f"--stop_at={count}", f"--log_every={count // 3}")
+    command([*options, *flags, f"--out={out}", "--overwrite"])
     seconds = read_metrics(out / "metrics.jsonl")[-1]["step_seconds"]
     shutil.rmtree(out)
     return seconds
@@ -123,12 +123,12 @@ def command(options: Sequence[str]) -> float:
     return time.monotonic() - begun
 
 
-def rows_of(found: SampleResults) -> list[dict[str, Any]]:
+def rows_of(results: SampleResults) -> list[dict[str, Any]]:
     """Return the measures of each shape, without those that it does not have."""
     names = {CLASS: "right", DISTANCE: "distance", REPEATS: "repeats", LOOPS: "loops"}
     rows: dict[At, dict[str, Any]] = {}
-    for number in found.numbers:
-        extend = "as trained" if found.extend == "none" else found.extend
+    for number in results.numbers:
+        extend = "as trained" if results.extend == "none" else results.extend
         row = rows.setdefault(number.at, {"extend": extend, "shape": pixels(number), "refused": number.refused})
         values = {names[number.measure]: number.value, f"true_{names[number.measure]}": number.beside}
         row |= {name: value for name, value in values.items() if not math.isnan(value)}

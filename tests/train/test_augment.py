@@ -56,8 +56,8 @@ def test_resized_crop_stays_inside_and_keeps_the_aspect() -> None:
     ramp = np.stack(np.broadcast_arrays(np.arange(160)[None], np.arange(120)[:, None], 0), axis=2).astype(np.uint8)
     picture, draw, areas = Image.fromarray(ramp), rng(), []
     for _ in range(300):
-        shown = np.asarray(augment.random_resized_crop(picture, 16, draw), float)
-        width, height = (16 / 15 * (shown[..., axis].max() - shown[..., axis].min()) for axis in range(2))
+        crop = np.asarray(augment.random_resized_crop(picture, 16, draw), float)
+        width, height = (16 / 15 * (crop[..., axis].max() - crop[..., axis].min()) for axis in range(2))
         areas.append(width * height / (160 * 120))
         assert 0.6 < width / height < 1.65
     assert min(areas) < 0.15
@@ -95,7 +95,7 @@ def test_operations_at_nine_tenths() -> None:
     np.testing.assert_array_equal(level("Solarize"), np.where(ramp < 26, ramp, 255 - ramp))
     np.testing.assert_array_equal(level("SolarizeAdd"), np.where(ramp < 128, np.minimum(ramp + 99, 255), ramp))
     bright = {tuple(np.unique(np.rint(level("Brightness", seed)[4:8] / ramp[4:8] * 100))) for seed in range(8)}
-    assert all(abs(np.array(one) - 19).max() < 2 or abs(np.array(one) - 181).max() < 23 for one in bright)
+    assert all(abs(np.array(values) - 19).max() < 2 or abs(np.array(values) - 181).max() < 23 for values in bright)
     assert len(bright) == 2
 
 
@@ -103,7 +103,7 @@ def test_operations_at_nine_tenths() -> None:
 def test_translation_is_by_a_share_of_the_side(name: str, axis: int) -> None:
     dot = np.full((41, 41), 128, np.uint8)
     dot[20, 20] = 255
-    found = {
+    places = {
         tuple(
             np.unravel_index(
                 np.asarray(randaugment.OPS[name](Image.fromarray(dot), 20 / 41 / 0.45 * 0.8, rng(seed))).argmax(),
@@ -112,7 +112,7 @@ def test_translation_is_by_a_share_of_the_side(name: str, axis: int) -> None:
         )
         for seed in range(12)
     }
-    assert found == {tuple(np.roll((4, 20), axis)), tuple(np.roll((36, 20), axis))}
+    assert places == {tuple(np.roll((4, 20), axis)), tuple(np.roll((36, 20), axis))}
 
 
 def test_rotation_is_by_thirty_degrees_at_most_either_way() -> None:

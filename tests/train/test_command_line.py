@@ -52,7 +52,9 @@ def answer(command: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(words, cwd=TRAIN.parent, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("command", [one if one.startswith("train.vit") else slow(one) for one in MISTYPED])
+@pytest.mark.parametrize(
+    "command", [command if command.startswith("train.vit") else slow(command) for command in MISTYPED]
+)
 def test_a_mistyped_command_is_answered_before_jax_is_imported(command, tmp_path):
     ended = answer(command, tmp_path)
     assert ended.returncode == 2
@@ -119,8 +121,8 @@ def test_synonyms_are_of_options():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_option_has_a_text_and_a_group_and_keeps_its_own_rules(name):
     kind = KINDS[name]
-    for one, facts in facts_of(kind).items():
-        assert facts.get("recorded") or (facts["group"] in GROUPS and (facts.get("text") or one == "preset")), one
+    for field, facts in facts_of(kind).items():
+        assert facts.get("recorded") or (facts["group"] in GROUPS and (facts.get("text") or field == "preset")), field
     require_rules(kind())
     for preset in kind.presets.values():
         require_rules(kind(**preset))

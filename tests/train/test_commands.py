@@ -26,19 +26,19 @@ SHORT_LM = (*SMALL, "--steps=10", "--eval_limit=4", "--eval_stride=64", "--eval_
 SHORT_SEQ2SEQ = (*SMALL, "--encoder_layers=1", "--steps=10", "--eval_limit=64", "--eval_lengths", "4")
 
 
-def started(*words: object, **told: str) -> subprocess.Popen[str]:
-    """Start `python -m WORDS` as from a shell that has set nothing but `told`."""
-    own = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "PJRT_NPROC", "PYTEST_CURRENT_TEST")
-    environ = {name: value for name, value in os.environ.items() if name not in own} | told
+def started(*words: object, **settings: str) -> subprocess.Popen[str]:
+    """Start `python -m WORDS` as from a shell that has set nothing but `settings`."""
+    variables = ("JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "PJRT_NPROC", "PYTEST_CURRENT_TEST")
+    environ = {name: value for name, value in os.environ.items() if name not in variables} | settings
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, words)], env={**environ, "XLA_FLAGS": f"{IMPATIENT} {QUICK}"}, cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
-def said(*words: object, status: int = 0, **told: str) -> str:
+def said(*words: object, status: int = 0, **settings: str) -> str:
     """Run a command to its end and return what it said; its status must be `status`."""
-    process = started(*words, **told)
+    process = started(*words, **settings)
     out, err = process.communicate(timeout=600)
     assert process.returncode == status, f"{out[-3000:]}\n{err[-3000:]}"
     return out if status == 0 else err
@@ -77,7 +77,7 @@ def factors(text) -> str:
 def places(run, measure: str) -> list[int]:
     """Return the sizes or lengths of the numbers of a run."""
     numbers = json.loads((run / "results.json").read_text())["numbers"]
-    return [one["at"] for one in numbers if one["measure"] == measure]
+    return [number["at"] for number in numbers if number["measure"] == measure]
 
 
 def test_images_are_trained_on(images):
@@ -91,8 +91,8 @@ def test_a_corrupt_image_is_named_before_anything_is_written(tmp_path):
     for name in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / name).mkdir(parents=True)
         Image.new("RGB", (8, 8)).save(tmp_path / name / "one.png")
-    whole = (tmp_path / "val/b/one.png").read_bytes()
-    (tmp_path / "val/b/one.png").write_bytes(whole[:40])
+    content = (tmp_path / "val/b/one.png").read_bytes()
+    (tmp_path / "val/b/one.png").write_bytes(content[:40])
     out = said("train.vit", f"--data=folder:{tmp_path}", f"--out={tmp_path / 'run'}", status=2)
     assert re.search(r"^error: images of .* must be readable, got 1 of 4 that is not: .*val/b/one\.png: ", out, re.M)
     assert not (tmp_path / "run").exists()
@@ -111,7 +111,7 @@ def test_images_are_evaluated_again_and_compared(images, tmp_path):
 @pytest.mark.slow
 def test_the_keys_that_heads_attend_to_are_counted(images):
     *sizes, last = map(json.loads, said("benchmarks.entropy", images, "--images=16").splitlines())
-    assert [one["size"] for one in sizes] == last["sizes"] == [28, 42]
+    assert [line["size"] for line in sizes] == last["sizes"] == [28, 42]
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ def store(run, extend, *top1: int, **made_by: str) -> None:
     """Write results of 100 images per size as the trainer would, and that the run is done."""
     numbers = measured.top1({28 + 4 * place: correct for place, correct in enumerate(top1)})
     run.folder.mkdir(parents=True, exist_ok=True)
-    found = ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", numbers, made_by=made_by)
-    found.save(run.folder)
+    results = ResolutionResults(run.candidate.spec, "fashion", 28, 20, extend, "the data", numbers, made_by=made_by)
+    results.save(run.folder)
     write_atomic(run.folder / "outcome.json", json.dumps(Outcome("done").__dict__))
 
 
@@ -80,7 +80,7 @@ def test_sums_and_periods_are_compared_as_they_are_written(tmp_path):
     comparison = read(
         [f"--pe={','.join(sums)},rope_axial(base=50)", f"--out={tmp_path}", "--sweep=rope_axial(base=9|99)"]
     )
-    assert [len(found) for found in comparison.candidates.values()] == [1, 1, 2]
+    assert [len(candidates) for candidates in comparison.candidates.values()] == [1, 1, 2]
     assert [comparison.config(comparison.candidates[pe][0], 0, tmp_path).pe for pe in sums] == sums
 
 
@@ -96,7 +96,7 @@ def test_sweeps_expand_alike_for_every_encoding():
     alibi, rope = comparison.candidates["alibi"], comparison.candidates["rope"]
     assert (len(alibi), len(rope)) == (8, 4)
     assert alibi[0] == Candidate("alibi", "alibi(slope_scale=0.5, learned=True)", ("--lr=1e-3", "--heads=2"))
-    assert {one.spec for one in rope} == {"rope"}
+    assert {candidate.spec for candidate in rope} == {"rope"}
     assert comparison.validation == 0.1
     config = comparison.config(alibi[-1], 0, Path("x"), comparison.validation)
     assert (config.lr, config.heads, config.validation) == (2e-3, 4, 0.1)
@@ -145,9 +145,9 @@ def test_settings_whose_folders_would_be_one_are_refused(tmp_path):
 def test_means_and_intervals():
     assert mean_of([3.0])[0] == 3.0
     assert np.isnan(mean_of([3.0]).half)
-    found = mean_of([80.0, 82.0, 84.0])
-    assert (found.mean, found.seeds) == (82.0, 3)
-    assert found.half == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
+    estimate = mean_of([80.0, 82.0, 84.0])
+    assert (estimate.mean, estimate.seeds) == (82.0, 3)
+    assert estimate.half == pytest.approx(4.968, abs=1e-3)  # 4.303 * 2 / sqrt(3)
 
 
 def test_a_table_shows_names_as_they_are(tmp_path):
@@ -161,7 +161,10 @@ def test_a_table_shows_names_as_they_are(tmp_path):
 @pytest.mark.slow
 def test_the_table_holds_every_seed_and_extension(tmp_path):
     comparison = read(["--pe=rope,alibi", "--seeds=2", "--extend=none,pi", f"--out={tmp_path}"])
-    runs = {one: [run_of(comparison, one, seed) for seed in (0, 1)] for (one,) in comparison.candidates.values()}
+    runs = {
+        candidate: [run_of(comparison, candidate, seed) for seed in (0, 1)]
+        for (candidate,) in comparison.candidates.values()
+    }
     rope, alibi = runs.values()
     for run, correct in zip((*rope, *alibi), ((80, 50), (82, 54), (70, 60), (72, 64)), strict=True):
         store(run, "none", *correct)
@@ -180,14 +183,14 @@ def test_the_table_holds_every_seed_and_extension(tmp_path):
 )
 def test_sizes_that_do_not_fit_a_terminal_are_in_a_table_below(width, parts, tmp_path):
     comparison = read(["--pe=rope,rope_mixed", "--seeds=1", f"--out={tmp_path}"])
-    runs = {one: [run_of(comparison, one, 0)] for (one,) in comparison.candidates.values()}
+    runs = {candidate: [run_of(comparison, candidate, 0)] for (candidate,) in comparison.candidates.values()}
     for place, ((run,), offset) in enumerate(zip(runs.values(), (0, 7), strict=True)):
         store(run, "none", *(21 + 5 * size + (offset - 2 * size) * place for size in range(14)))
     console = Console(width=width, file=io.StringIO())
-    found = tables(comparison, rows_of(comparison, runs), 28, width)
-    for one in found:
-        console.print(one)
-    assert len(found) == parts
+    table_parts = tables(comparison, rows_of(comparison, runs), 28, width)
+    for part in table_parts:
+        console.print(part)
+    assert len(table_parts) == parts
     text = console.file.getvalue()
     assert "…" not in text
     numbers = re.findall(r"\d+\.\d", text)
@@ -238,7 +241,7 @@ def test_results_of_another_sampling_are_not_what_was_asked_for(tmp_path):
 def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
     comparison = read(["--pe=alibi", "--sweep=alibi(slope_scale=1|2|4)", f"--out={tmp_path}"])
     candidates = comparison.candidates["alibi"]
-    runs = [run_of(comparison, one, 0, 0.1) for one in candidates]
+    runs = [run_of(comparison, candidate, 0, 0.1) for candidate in candidates]
     assert best_candidate(comparison, candidates, runs) is None
     store(runs[0], "none", 90, 50)
     store(runs[1], "none", 80, 70)
@@ -252,16 +255,16 @@ def test_the_best_setting_on_validation_data_is_chosen(tmp_path):
 def under_way(tmp_path):
     """Runs of a comparison, of which the first has printed a line of an earlier attempt."""
     comparison = read(["--pe=rope,alibi", "--seeds=2", f"--out={tmp_path}"])
-    runs = [run_of(comparison, one, seed) for (one,) in comparison.candidates.values() for seed in (0, 1)]
+    runs = [run_of(comparison, candidate, seed) for (candidate,) in comparison.candidates.values() for seed in (0, 1)]
     runs[0].log.parent.mkdir()
     runs[0].log.write_text("step 800/900 · loss 0.1 · 9 img/s · 3 s left\n")
     return comparison, runs
 
 
 def test_a_line_of_progress_is_read_back():
-    told = Progressed("step 50/900", ("loss 1.234", "accuracy 0.5", "120 img/s"), 30.0)
-    assert last_progress(f"train.vit · rope\nstep 1/900 · loss 2 · 99 s left\n{told}\nwarning: 3 s left\n") == told
-    assert told.short == "step 50/900 · loss 1.234 · 30 s left"
+    line = Progressed("step 50/900", ("loss 1.234", "accuracy 0.5", "120 img/s"), 30.0)
+    assert last_progress(f"train.vit · rope\nstep 1/900 · loss 2 · 99 s left\n{line}\nwarning: 3 s left\n") == line
+    assert line.short == "step 50/900 · loss 1.234 · 30 s left"
     assert last_progress("compiling") is None
     first = Progressed("step 20/900", ("loss 5.516",), math.nan)
     assert str(first) == "step 20/900 · loss 5.516"
@@ -319,8 +322,8 @@ def compared(*argv: object) -> subprocess.CompletedProcess[str]:
 
 def lines_of(folder: Path) -> list[dict]:
     """Return the results without the seconds that they took."""
-    found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in one.items() if name != "seconds"} for one in found]
+    results = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in result.items() if name != "seconds"} for result in results]
 
 
 @pytest.mark.slow
@@ -358,8 +361,8 @@ def test_the_command_fills_a_table_and_names_what_diverged(tmp_path, capsys):
 @pytest.mark.long
 def test_a_killed_comparison_ends_with_the_same_table(tmp_path):
     argv = ("--pe=rope_axial,fire", "--seeds=1", "--jobs=2", *SMALL)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert compared(*argv, f"--out={whole}").returncode == 0
+    reference, killed = tmp_path / "whole", tmp_path / "killed"
+    assert compared(*argv, f"--out={reference}").returncode == 0
     draw = np.random.default_rng(0)
     for _ in range(3):
         process = subprocess.Popen(command(*argv, f"--out={killed}"), env=environment(), cwd=ROOT, stdout=-3, stderr=-3)
@@ -367,8 +370,8 @@ def test_a_killed_comparison_ends_with_the_same_table(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert compared(*argv, f"--out={killed}").returncode == 0
-    assert (killed / "table.md").read_text() == (whole / "table.md").read_text()
-    assert lines_of(killed) == lines_of(whole)
+    assert (killed / "table.md").read_text() == (reference / "table.md").read_text()
+    assert lines_of(killed) == lines_of(reference)
 
 
 @pytest.mark.long

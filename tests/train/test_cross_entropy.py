@@ -38,10 +38,10 @@ def test_chunks_change_neither_value_nor_gradient(sizes, vocab, at_once):
     weighed = lambda losses: jnp.sum(weights * losses)
     run = jax.jit(lambda x, w: cross_entropy(x, w, labels, execution, at_once=at_once))
     np.testing.assert_allclose(run(states, columns), expected(states, columns, labels), rtol=1e-6, atol=1e-6)
-    found = jax.jit(jax.grad(lambda x, w: weighed(run(x, w)), (0, 1)))(states, columns)
-    wanted = jax.grad(lambda x, w: weighed(expected(x, w, labels)), (0, 1))(states, columns)
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=4e-6)
+    gradients = jax.jit(jax.grad(lambda x, w: weighed(run(x, w)), (0, 1)))(states, columns)
+    references = jax.grad(lambda x, w: weighed(expected(x, w, labels)), (0, 1))(states, columns)
+    for gradient, reference in zip(gradients, references, strict=True):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-5, atol=4e-6)
 
 
 @pytest.mark.slow

@@ -36,9 +36,9 @@ def test_places_shapes_types_and_names_count():
     swapped = array.copy()
     swapped[0, 0, 0], swapped[3, 2, 1] = array[3, 2, 1], array[0, 0, 0]
     assert array[0, 0, 0] != array[3, 2, 1]
-    others = [swapped, array.reshape(8, 6, 5), array.view(np.float32), array.swapaxes(0, 1)]
-    found = {digests({"a": other})["['a']"] for other in (array, *others)}
-    assert len(found) == 5
+    variants = [swapped, array.reshape(8, 6, 5), array.view(np.float32), array.swapaxes(0, 1)]
+    values = {digests({"a": variant})["['a']"] for variant in (array, *variants)}
+    assert len(values) == 5
     assert list(digests({"a": array, "b": {"c": array}})) == ["['a']", "['b']['c']"]
 
 
@@ -63,5 +63,5 @@ def test_the_sums_are_those_of_the_formula():
 
     array = np.arange(1, 7, dtype=np.uint32).reshape(2, 3) * 1234567
     once = [mix(int(bits) ^ mix(i + 1)) for i, bits in enumerate(array.reshape(-1))]
-    wanted = f"uint32 (2, 3) {sum(once) % 2**32:08x}{sum(map(mix, once)) % 2**32:08x}"
-    assert digests([array]) == {"[0]": wanted}
+    text = f"uint32 (2, 3) {sum(once) % 2**32:08x}{sum(map(mix, once)) % 2**32:08x}"
+    assert digests([array]) == {"[0]": text}

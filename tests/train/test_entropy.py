@@ -47,8 +47,8 @@ def test_heads_are_apart_and_their_mean_is_the_entropy():
 
 def test_uniform_attention_has_the_logarithm_of_the_number_of_keys():
     q = jnp.zeros((1, 7, 2, 4))
-    found = attention_entropy.entropy(q, q, 2, positions=jnp.zeros((7, 2)))
-    assert float(found) == pytest.approx(np.log(7), rel=1e-5)
+    entropy = attention_entropy.entropy(q, q, 2, positions=jnp.zeros((7, 2)))
+    assert float(entropy) == pytest.approx(np.log(7), rel=1e-5)
 
 
 def decoder(pe: str) -> tuple:
@@ -70,13 +70,13 @@ def vision(pe: str) -> tuple:
 def test_watching_changes_no_output_and_finds_every_layer(make, pe):
     call, axes = make(pe)
 
-    def both():
+    def watch():
         watching = EntropyExecution(axes=axes)
         return call(watching), call(Execution()), watching.entropies
 
-    watched, plain, found = jax.jit(both, compiler_options=FAST)()
+    watched, plain, entropies = jax.jit(watch, compiler_options=FAST)()
     np.testing.assert_allclose(watched, plain, rtol=1e-5, atol=1e-6)
-    values = attention_entropy.entropies_by_name(found)
+    values = attention_entropy.entropies_by_name(entropies)
     assert list(values) == ["entropy/layer_0", "entropy/layer_1", "entropy/layer_2"]
     tokens = 8 if axes == 1 else 10
     assert all(0.0 < value < np.log(tokens) for value in values.values())
@@ -95,9 +95,9 @@ def test_layers_of_several_kinds_are_found_in_their_order():
         kernel[...] = kernel[...].at[index].set(0.0)
     watching = EntropyExecution()
     model(ids, execution=watching)
-    found = attention_entropy.entropies_by_name(watching.entropies)
-    assert list(found) == [f"entropy/layer_{layer}" for layer in range(6)]
-    flat = [layer for layer in range(6) if abs(found[f"entropy/layer_{layer}"] - uniform) < 1e-5]
+    values = attention_entropy.entropies_by_name(watching.entropies)
+    assert list(values) == [f"entropy/layer_{layer}" for layer in range(6)]
+    flat = [layer for layer in range(6) if abs(values[f"entropy/layer_{layer}"] - uniform) < 1e-5]
     assert flat == [1, 3, 4]
 
 

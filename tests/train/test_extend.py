@@ -40,11 +40,11 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(model, text):
-    return lambda *more: program.main([f"--model={model}", f"--data=file:{text}", *TOLD, *map(str, more)])
+    return lambda *flags: program.main([f"--model={model}", f"--data=file:{text}", *TOLD, *map(str, flags)])
 
 
 @pytest.fixture(scope="module")
-def whole(run, tmp_path_factory):
+def finished_run(run, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "out"
     assert run("--extend=none,self_extend,yarn(factor=4)", *LENGTHS, f"--out={out}") == 0
     return out
@@ -56,53 +56,53 @@ def lines(folder):
 
 def test_a_length_is_measured_and_its_table_written(run, tmp_path):
     assert run("--extend=none", "--lengths", "160", f"--out={tmp_path / 'out'}") == 0
-    (found,) = lines(tmp_path / "out")
-    assert (found["name"], found["length"]) == ("none", 160)
-    assert abs(found["losses"][0] - math.log(260)) < 0.5  # weights that are drawn guess evenly
+    (line,) = lines(tmp_path / "out")
+    assert (line["name"], line["length"]) == ("none", 160)
+    assert abs(line["losses"][0] - math.log(260)) < 0.5  # weights that are drawn guess evenly
     assert (tmp_path / "out" / "results.md").read_text().count("\n| ") == 2
 
 
 @pytest.mark.slow
-def test_every_extension_is_measured_at_every_length(whole):
-    found = lines(whole)
+def test_every_extension_is_measured_at_every_length(finished_run):
+    rows = lines(finished_run)
     names = ["none", "self_extend", "yarn(factor=4)"]
-    assert [(one["name"], one["length"]) for one in found] == [(name, n) for name in names for n in (192, 256)]
-    for one in found:
-        assert len(one["losses"]) == len(one["found"]) == 1
-        assert len(one["by_position"]) == results.PARTS
-        assert math.isclose(np.mean(one["by_position"]), one["losses"][0], rel_tol=1e-6)
-    assert found[0]["losses"] != found[2]["losses"] != found[4]["losses"]
-    table = (whole / "results.md").read_text()
+    assert [(row["name"], row["length"]) for row in rows] == [(name, n) for name in names for n in (192, 256)]
+    for row in rows:
+        assert len(row["losses"]) == len(row["found"]) == 1
+        assert len(row["by_position"]) == results.PARTS
+        assert math.isclose(np.mean(row["by_position"]), row["losses"][0], rel_tol=1e-6)
+    assert rows[0]["losses"] != rows[2]["losses"] != rows[4]["losses"]
+    table = (finished_run / "results.md").read_text()
     assert table.count("\n| ") == 4
-    assert f"{math.exp(found[0]['losses'][0]):.2f} · " in table
-    assert (whole / "results.png").stat().st_size > 1000
+    assert f"{math.exp(rows[0]['losses'][0]):.2f} · " in table
+    assert (finished_run / "results.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
-def test_the_loss_is_the_cross_entropy_of_the_logits(whole, model, text):
+def test_the_loss_is_the_cross_entropy_of_the_logits(finished_run, model, text):
     ours, _ = interop.load(model)
     corpus = retokenized_corpus(load_text(f"file:{text}"), str(model), 260)
     assert corpus.tokenizer.decode(corpus.held_out[0]) == text.read_text()[-len(corpus.held_out[0]) :]
     ids = jnp.asarray(evaluation_windows(corpus, 256, 1)[0][:, -193:])
     expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
-    np.testing.assert_allclose(lines(whole)[0]["losses"], [expected], rtol=1e-5)
+    np.testing.assert_allclose(lines(finished_run)[0]["losses"], [expected], rtol=1e-5)
 
 
-@pytest.mark.parametrize("given", [("--lengths", "192", "256"), ("--lengths=192,256",), ("--lengths", "192,256")])
-def test_lengths_are_separated_by_spaces_or_commas(given):
-    assert read_options(["--model=tiny.gguf", *given, "--windows=3"]).lengths == (192, 256)
+@pytest.mark.parametrize("words", [("--lengths", "192", "256"), ("--lengths=192,256",), ("--lengths", "192,256")])
+def test_lengths_are_separated_by_spaces_or_commas(words):
+    assert read_options(["--model=tiny.gguf", *words, "--windows=3"]).lengths == (192, 256)
 
 
 @pytest.mark.slow
-def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatch, capsys):
-    before, out = lines(whole), tmp_path / "out"
+def test_what_is_measured_is_not_measured_again(finished_run, run, tmp_path, monkeypatch, capsys):
+    before, out = lines(finished_run), tmp_path / "out"
     out.mkdir()
-    (out / "settings.json").write_text((whole / "settings.json").read_text())
-    half = [json.dumps(one) for one in before[:3]]
+    (out / "settings.json").write_text((finished_run / "settings.json").read_text())
+    half = [json.dumps(line) for line in before[:3]]
     (out / "lines.jsonl").write_text("\n".join([*half, json.dumps(before[3])[:40]]))  # the last one was cut off
     read, measure = [], program.measure
-    record = lambda subject, plan, name, lengths, *rest: (
-        read.append((name, tuple(lengths))) or measure(subject, plan, name, lengths, *rest)
+    record = lambda subject, plan, name, lengths, *arguments: (
+        read.append((name, tuple(lengths))) or measure(subject, plan, name, lengths, *arguments)
     )
     monkeypatch.setattr(program, "measure", record)
     assert run("--extend=none,self_extend", *LENGTHS, f"--out={out}") == 0
@@ -110,7 +110,7 @@ def test_what_is_measured_is_not_measured_again(whole, run, tmp_path, monkeypatc
     assert "measured already: 3" in capsys.readouterr().out
     after = [json.loads(line) for line in (out / "lines.jsonl").read_text().splitlines() if line.endswith("}")]
     timed = ("seconds", "digest")
-    timeless = lambda found: [{key: value for key, value in one.items() if key not in timed} for one in found]
+    timeless = lambda rows: [{key: value for key, value in row.items() if key not in timed} for row in rows]
     assert timeless(after) == timeless(before[:4])
 
 
@@ -118,9 +118,9 @@ def test_a_model_of_the_same_shapes_does_not_get_the_numbers_of_another(run, tex
     """What differs is one weight; the same weights in another folder are the same model."""
     llama = write(tmp_path / "llama", vocab_size=260)
     models = [tmp_path / name / "tiny.gguf" for name in ("a", "b", "c")]
-    for one in models:
-        one.parent.mkdir()
-        write_gguf(one, llama, **byte_tokens())
+    for path in models:
+        path.parent.mkdir()
+        write_gguf(path, llama, **byte_tokens())
     content = bytearray(models[1].read_bytes())
     content[-70] ^= 1
     models[1].write_bytes(content)
@@ -142,28 +142,32 @@ def test_a_fine_tuned_model_is_measured_with_its_extension_once(run, model, text
     """Its config.json has the extension; settings that it was not tuned with are refused."""
     options = ("--extend=none", "--lengths=64", "--passkey=0", f"--out={tmp_path / 'out'}", "--steps=1", "--length=64")
     assert run("--finetune=yarn(factor=4),pi", *options) == 0
-    found = {one["name"]: one for one in lines(tmp_path / "out")}
+    rows = {row["name"]: row for row in lines(tmp_path / "out")}
     for extend, loaded in {"yarn(factor=4)": None, "pi": "pi"}.items():
         (tuned,) = (tmp_path / "out").glob(f"tuned-{extend[:2]}*/model")
         ours, _ = interop.load(tuned, extend=loaded)
         corpus = retokenized_corpus(load_text(f"file:{text}"), str(model), 260)
         ids = jnp.asarray(evaluation_windows(corpus, 64, 1)[0][:, -65:])
         expected = optax.softmax_cross_entropy_with_integer_labels(ours(ids[:, :-1]), ids[:, 1:]).mean()
-        np.testing.assert_allclose(found[f"{extend}, fine-tuned"]["losses"], [expected], rtol=1e-5)
-    assert len({one["made_by"]["weights"] for one in found.values()}) == 3
+        np.testing.assert_allclose(rows[f"{extend}, fine-tuned"]["losses"], [expected], rtol=1e-5)
+    assert len({row["made_by"]["weights"] for row in rows.values()}) == 3
     error = refused(capsys, lambda: run("--finetune=pi", *options, "--lr=1"))
     assert "made with lr=0.0002, this run has lr=1.0" in error
 
 
 def test_extensions_are_compared_window_by_window():
-    one = lambda name, *losses: results.Measured(name, 64, losses, losses)
-    rows = [[one("none", 2.0, 3.0, 4.0)], [one("pi", 1.9, 2.9, 3.9)], [results.Measured("ntk", 64, refused="why")]]
+    make_row = lambda name, *losses: results.Measured(name, 64, losses, losses)
+    rows = [
+        [make_row("none", 2.0, 3.0, 4.0)],
+        [make_row("pi", 1.9, 2.9, 3.9)],
+        [results.Measured("ntk", 64, refused="why")],
+    ]
     names = ["none", "pi", "ntk"]
-    apart = math.exp(2.9) - math.exp(3.0)
-    assert results.differences(rows, names) == [f"pi against none: {apart:+.2f} ±0.00 at 64"]
+    gap = math.exp(2.9) - math.exp(3.0)
+    assert results.differences(rows, names) == [f"pi against none: {gap:+.2f} ±0.00 at 64"]
     text = results.markdown(rows, names, [64], "title", 0)
-    assert text.endswith(f"- ntk: why\n\n{results.DIFFERENCES}:\n\n- pi against none: {apart:+.2f} ±0.00 at 64\n")
-    single = [[one("none", 2.0)], [one("pi", 1.9)]]
+    assert text.endswith(f"- ntk: why\n\n{results.DIFFERENCES}:\n\n- pi against none: {gap:+.2f} ±0.00 at 64\n")
+    single = [[make_row("none", 2.0)], [make_row("pi", 1.9)]]
     assert results.differences(single, names[:2]) == []  # one window tells nothing
 
 
@@ -177,10 +181,10 @@ def test_a_table_shows_names_as_they_are():
 def test_an_extension_that_is_refused_is_in_the_table_as_such(run, tmp_path):
     out = tmp_path / "out"
     assert run("--extend=resize", "--lengths", "192", "--passkey=0", f"--out={out}") == 0
-    (one,) = lines(out)
-    assert "resize" in one["refused"]
+    (line,) = lines(out)
+    assert "resize" in line["refused"]
     assert "| resize | refused |" in (out / "results.md").read_text()
-    assert one["refused"] in (out / "results.md").read_text()
+    assert line["refused"] in (out / "results.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -204,25 +208,25 @@ def test_bad_flags_are_one_line(flags, message, run, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_other_settings_need_another_folder(whole, run, capsys):
-    error = refused(capsys, lambda: run(*LENGTHS, "--dtype=bfloat16", f"--out={whole}"))
+def test_other_settings_need_another_folder(finished_run, run, capsys):
+    error = refused(capsys, lambda: run(*LENGTHS, "--dtype=bfloat16", f"--out={finished_run}"))
     assert "dtype='float32', this command has dtype='bfloat16': give another --out" in error
-    error = refused(capsys, lambda: run(*LENGTHS, f"--out={whole.parent}"))
+    error = refused(capsys, lambda: run(*LENGTHS, f"--out={finished_run.parent}"))
     assert "out must be a new folder or one of train.extend" in error
 
 
 def test_keys_are_hidden_at_even_depths_and_the_text_has_the_length():
     encode = lambda text: list(text.encode())
-    found = passkey.questions(encode, 4000, 4)
-    assert [one.depth for one in found] == [0.125, 0.375, 0.625, 0.875]
+    questions = passkey.questions(encode, 4000, 4)
+    assert [question.depth for question in questions] == [0.125, 0.375, 0.625, 0.875]
     keys = set()
-    for one in found:
-        text = bytes(one.ids.tolist()).decode()
-        assert len(one.ids) == 4001
-        key = text[-one.answer :].strip()
+    for question in questions:
+        text = bytes(question.ids.tolist()).decode()
+        assert len(question.ids) == 4001
+        key = text[-question.answer :].strip()
         assert text.count(key) == 3
         begin = text.index(f"The pass key is {key}")
-        assert abs(begin / 4000 - one.depth) < 0.05
+        assert abs(begin / 4000 - question.depth) < 0.05
         assert text.endswith(f"What is the pass key? The pass key is {key}")
         keys.add(key)
     assert len(keys) == 4

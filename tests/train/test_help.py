@@ -58,12 +58,12 @@ def test_a_terminal_of_60_columns_shows_whole_words(name, capsys, monkeypatch):
 def test_ten_options_come_first_and_all_others_are_in_groups(name, capsys, monkeypatch):
     module = MODULES[f"{name}.program"]
     said = helped(module, capsys, monkeypatch)
-    first, _, rest = said.partition("the options that matter first:")[2].partition("\n\n")
-    found = [line.split()[0].strip(",") for line in first.splitlines() if line.startswith("  --")]
-    assert len(found) == 10
-    assert not [option for option in found if f"\n  {option} " in rest]
-    others = rest.partition("other options:")[2].partition("\n\n")[0]
-    assert [line for line in others.splitlines() if line.startswith("  --")] == []
+    first, _, remainder = said.partition("the options that matter first:")[2].partition("\n\n")
+    options = [line.split()[0].strip(",") for line in first.splitlines() if line.startswith("  --")]
+    assert len(options) == 10
+    assert not [option for option in options if f"\n  {option} " in remainder]
+    group = remainder.partition("other options:")[2].partition("\n\n")[0]
+    assert [line for line in group.splitlines() if line.startswith("  --")] == []
     assert sum(f"\n{title}:\n" in said for title in GROUPS) >= 5
 
 

@@ -44,9 +44,9 @@ def said(log: Path, process: int = 0) -> list[str]:
 
 def lines(out: Path) -> list[dict]:
     """Return the metrics of a run that do not depend on time."""
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [
-        {name: value for name, value in line.items() if re.search("^(step|lr)$|loss|entropy", name)} for line in found
+        {name: value for name, value in line.items() if re.search("^(step|lr)$|loss|entropy", name)} for line in metrics
     ]
 
 
@@ -64,7 +64,10 @@ def trained(flags, tmp_path_factory):
     """What two processes make of each mesh."""
     out = tmp_path_factory.mktemp("two")
     port = kills.free_port()
-    started = [kills.spawn(out / f"log.{own}", train_all, flags, f"127.0.0.1:{port},2,{own}", out) for own in range(2)]
+    started = [
+        kills.spawn(out / f"log.{process}", train_all, flags, f"127.0.0.1:{port},2,{process}", out)
+        for process in range(2)
+    ]
     assert kills.ended(started) == [0, 0], (out / "log.0").read_text()[-3000:]
     return out
 
@@ -72,14 +75,14 @@ def trained(flags, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MESHES)
 def test_two_processes_train_as_one(mesh, trained, flags, tmp_path):
-    one = tmp_path / "one"
-    assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={one}"]) == 0
-    two = trained / mesh
-    assert [line["step"] for line in lines(two)] == [line["step"] for line in lines(one)]
-    for ours, theirs in zip(lines(two), lines(one), strict=True):
+    reference = tmp_path / "one"
+    assert lm.main([*flags, *SHORT, f"--mesh={mesh}", "--devices=4", f"--out={reference}"]) == 0
+    pair = trained / mesh
+    assert [line["step"] for line in lines(pair)] == [line["step"] for line in lines(reference)]
+    for ours, theirs in zip(lines(pair), lines(reference), strict=True):
         assert ours.keys() == theirs.keys()
         np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=0, atol=1e-5)
-    numbers = [json.loads((out / "results.json").read_text())["numbers"] for out in (two, one)]
+    numbers = [json.loads((out / "results.json").read_text())["numbers"] for out in (pair, reference)]
     for ours, theirs in zip(*numbers, strict=True):
         assert (ours["measure"], ours["at"]) == (theirs["measure"], theirs["at"])
         np.testing.assert_allclose(ours["value"], theirs["value"], rtol=1e-5, atol=1e-5)  # a perplexity, or a gain
@@ -122,22 +125,22 @@ CTRL_C = (0, signal.SIGINT, [130, 130])
 def test_stopped_and_killed_no_bit_is_lost(ways, flags, tmp_path):
     never, out, log = tmp_path / "never", tmp_path / "run", tmp_path / "log"
     assert kills.ended(kills.start(log, 2, [*flags, f"--out={never}"])) == [0, 0], said(log)
-    kept = 0
+    step = 0
     for victim, number, statuses in ways:
-        processes = kills.start(log, 2, [*flags, f"--out={out}", *(["--resume"] if kept else [])])
-        kills.wait_for(kept + kills.EVERY + 3, out, processes[0])
+        processes = kills.start(log, 2, [*flags, f"--out={out}", *(["--resume"] if step else [])])
+        kills.wait_for(step + kills.EVERY + 3, out, processes[0])
         os.kill(processes[victim].pid, number)
         assert kills.ended(processes) == statuses, said(log)
-        assert kept == 0 or f"going on from step {kept}" in said(log)
-        kept = written_steps(out)[0]
+        assert step == 0 or f"going on from step {step}" in said(log)
+        step = written_steps(out)[0]
         at = kills.reached(out)
         if number == signal.SIGKILL:
-            rest = f"step {kept} is saved; go on with: python -m train.lm --resume --out={out} --hosts=127.0.0.1:"
-            assert said(log, 1 - victim)[-1].startswith(f"error: another process of this run was lost; {rest}")
-            assert at - kept < 2 * kills.EVERY
+            hint = f"step {step} is saved; go on with: python -m train.lm --resume --out={out} --hosts=127.0.0.1:"
+            assert said(log, 1 - victim)[-1].startswith(f"error: another process of this run was lost; {hint}")
+            assert at - step < 2 * kills.EVERY
         else:
-            assert at == kept
-            assert f"stopped at step {kept} of {kills.STEPS}, saved; go on with: python -m train.lm" in said(log)[-1]
+            assert at == step
+            assert f"stopped at step {step} of {kills.STEPS}, saved; go on with: python -m train.lm" in said(log)[-1]
     assert kills.ended(kills.start(log, 2, [*flags, f"--out={out}", "--resume"])) == [0, 0], said(log)
     assert kills.final(out) == kills.final(never)
     assert lines(out) == lines(never)
@@ -179,14 +182,14 @@ def test_a_peer_with_other_settings_is_named(flags, tmp_path):
     port, log = kills.free_port(), tmp_path / "log"
     started = [
         kills.spawn(
-            Path(f"{log}.{own}"), kills.train_lm,
-            [*flags, f"--out={tmp_path / 'run'}", f"--hosts=127.0.0.1:{port},2,{own}", f"--lr=0.00{own + 1}"],
+            Path(f"{log}.{process}"), kills.train_lm,
+            [*flags, f"--out={tmp_path / 'run'}", f"--hosts=127.0.0.1:{port},2,{process}", f"--lr=0.00{process + 1}"],
         )
-        for own in range(2)
+        for process in range(2)
     ]  # fmt: skip
     assert kills.ended(started) == [2, 2]
-    for own in range(2):
-        error = said(log, own)[-1]
+    for process in range(2):
+        error = said(log, process)[-1]
         assert error == "error: all processes must be started alike: 0 has lr=0.001, 1 lr=0.002"
     assert not (tmp_path / "run").exists()
 
@@ -214,7 +217,8 @@ def test_nobody_answers(flags, tmp_path):
 def test_a_number_twice(flags, tmp_path):
     port, logs = kills.free_port(), [tmp_path / str(number) for number in range(3)]
     started = [
-        kills.spawn(log, join_soon, f"127.0.0.1:{port},3,{own}") for log, own in zip(logs, (0, 1, 1), strict=True)
+        kills.spawn(log, join_soon, f"127.0.0.1:{port},3,{process}")
+        for log, process in zip(logs, (0, 1, 1), strict=True)
     ]
     assert kills.ended(started) == [1, 1, 1]
     assert all("start all of them, with the same address and different numbers" in log.read_text() for log in logs)
@@ -222,18 +226,18 @@ def test_a_number_twice(flags, tmp_path):
 
 @pytest.mark.slow
 def test_a_port_in_use(flags, tmp_path):
-    with socket.socket(socket.AF_INET6) as taken:
-        taken.bind(("::", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket(socket.AF_INET6) as listener:
+        listener.bind(("::", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         error = refused(f"127.0.0.1:{port},2,0", tmp_path / "log")
     assert error.startswith(f"error: hosts: process 0 cannot listen at 127.0.0.1:{port}: ")
     assert "in use" in error
 
 
 def test_no_cluster(flags, tmp_path):
-    wanted = "error: hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them"
-    assert refused("auto", tmp_path / "log") == wanted
+    message = "error: hosts=auto needs SLURM, Open MPI, GKE or a Cloud TPU, got none of them"
+    assert refused("auto", tmp_path / "log") == message
 
 
 GUIDE = Path(__file__).parents[2] / "docs" / "many-devices.md"
@@ -241,8 +245,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "many-devices.md"
 
 def recipes() -> list[str]:
     """Return the commands of the guide that start one of several processes."""
-    found = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=[^\s\"]+[^\n\"]*)", GUIDE.read_text())
-    return sorted(set(found))
+    commands = re.findall(r"python -m (train\.lm [^\n\"]*--hosts=[^\s\"]+[^\n\"]*)", GUIDE.read_text())
+    return sorted(set(commands))
 
 
 def follow(argv: list[str], environ: dict[str, str]) -> None:
@@ -256,15 +260,15 @@ def test_the_recipes_of_the_guide_start_two_processes(flags, tmp_path):
         log, port, job = tmp_path / f"log{number}", kills.free_port(), os.getpid() + number
         cluster = {"SLURM_JOB_ID": str(job), "SLURM_STEP_NODELIST": "localhost", "SLURM_NTASKS": "2"}
         started = []
-        for own in range(2):
-            explicit = f"--hosts=127.0.0.1:{port},2,{own}"
-            given = re.sub(r"--hosts=(?!auto)\S+", explicit, command)  # as the shell of process `own` would fill it in
-            given = re.sub(r"--mesh=\S+", "--mesh=data=2,fsdp=2", given)
-            given = shlex.split(re.sub(r"--(data|out|preset)=\S+", "", given))[1:]
-            here = {"SLURM_PROCID": str(own), "SLURM_LOCALID": str(own)}
-            argv = [*given, *flags, "--steps=4", f"--out={tmp_path / str(number)}"]
-            environ = {**cluster, **here} if "--hosts=auto" in given else {}
-            started.append(kills.spawn(Path(f"{log}.{own}"), follow, argv, environ))
+        for process in range(2):
+            explicit = f"--hosts=127.0.0.1:{port},2,{process}"
+            line = re.sub(r"--hosts=(?!auto)\S+", explicit, command)  # as the shell of that process would fill it in
+            line = re.sub(r"--mesh=\S+", "--mesh=data=2,fsdp=2", line)
+            options = shlex.split(re.sub(r"--(data|out|preset)=\S+", "", line))[1:]
+            ranks = {"SLURM_PROCID": str(process), "SLURM_LOCALID": str(process)}
+            argv = [*options, *flags, "--steps=4", f"--out={tmp_path / str(number)}"]
+            environ = {**cluster, **ranks} if "--hosts=auto" in options else {}
+            started.append(kills.spawn(Path(f"{log}.{process}"), follow, argv, environ))
         assert kills.ended(started) == [0, 0], said(log)
         assert "4 x cpu" in "".join(said(log))
         assert (tmp_path / str(number) / "results.json").exists()

@@ -37,67 +37,69 @@ def test_right_answers_are_compared_by_the_score_interval_of_pairs():
 
 def test_of_many_images_it_is_the_interval_of_mcnemar():
     """`1.96 √(b + c - (b - c)²/n) / n` with b and c images that one of the two alone has right."""
-    both, b, c, n = 3000, 2500, 300, 10_000
-    one = np.arange(n) < both + b
-    other = (np.arange(n) < both) | (np.arange(n) >= n - c)
-    d, half = difference(answers(one), answers(other)) or (0, 0)
+    overlap, b, c, n = 3000, 2500, 300, 10_000
+    right = np.arange(n) < overlap + b
+    baseline = (np.arange(n) < overlap) | (np.arange(n) >= n - c)
+    d, half = difference(answers(right), answers(baseline)) or (0, 0)
     assert d == pytest.approx(22.0)
     assert half == pytest.approx(196 * math.sqrt(b + c - (b - c) ** 2 / n) / n, rel=0.01)
 
 
 def test_means_are_compared_by_the_interval_of_their_differences():
-    one, other = [2.0, 3.0, 5.0, 4.0], [2.5, 3.25, 6.0, 4.75]
-    gaps = np.subtract(one, other)
+    values, baseline = [2.0, 3.0, 5.0, 4.0], [2.5, 3.25, 6.0, 4.75]
+    gaps = np.subtract(values, baseline)
     half = t95(4) * gaps.std(ddof=1) / 2
-    assert difference(losses(one), losses(other)) == (pytest.approx(gaps.mean()), pytest.approx(half))
-    assert difference(losses(one), losses(one)) == (0.0, pytest.approx(0.0, abs=1e-6))
+    assert difference(losses(values), losses(baseline)) == (pytest.approx(gaps.mean()), pytest.approx(half))
+    assert difference(losses(values), losses(values)) == (0.0, pytest.approx(0.0, abs=1e-6))
 
 
 def test_without_outcomes_it_is_that_of_two_samples():
-    one, other = (dataclasses.replace(losses(values), outcomes=None) for values in ([2.0, 3.0, 5.0], [2.5, 3.0, 6.0]))
-    d, half = difference(one, other) or (0, 0)
+    number, baseline = (
+        dataclasses.replace(losses(values), outcomes=None) for values in ([2.0, 3.0, 5.0], [2.5, 3.0, 6.0])
+    )
+    d, half = difference(number, baseline) or (0, 0)
     assert d == pytest.approx(-0.5)
-    assert half == pytest.approx(math.hypot(one.high - one.value, other.high - other.value))
+    assert half == pytest.approx(math.hypot(number.high - number.value, baseline.high - baseline.value))
     d, wider = difference(share_of(TOP1, 28, 6000, 10_000), share_of(TOP1, 28, 5900, 10_000)) or (0, 0)
-    some = np.arange(10_000) < 6000
-    _, narrower = difference(answers(some), answers(np.arange(10_000) < 5900)) or (0, 0)
+    right = np.arange(10_000) < 6000
+    _, narrower = difference(answers(right), answers(np.arange(10_000) < 5900)) or (0, 0)
     assert narrower < 0.25 < wider
 
 
 def test_other_examples_and_endless_intervals_have_no_interval():
     assert difference(answers(RIGHT), answers(RIGHT[:9])) is None
-    one = mean(PERPLEXITY, 8, np.full((1, 9), 0.7))
-    assert (one.low, one.high) == (0.0, math.inf)
-    assert math.isnan((difference(one, one) or (0, 0))[1])
+    number = mean(PERPLEXITY, 8, np.full((1, 9), 0.7))
+    assert (number.low, number.high) == (0.0, math.inf)
+    assert math.isnan((difference(number, number) or (0, 0))[1])
 
 
 def test_outcomes_are_stored_unless_they_are_too_many():
     assert share_of(TOP1, 28, 8, 10, packed(RIGHT)).outcomes.tolist() == RIGHT.tolist()
-    found = unpacked_losses(packed(np.array([2.5, 0.125])))
-    assert found is not None
-    assert found.tolist() == [2.5, 0.125]
+    values = unpacked_losses(packed(np.array([2.5, 0.125])))
+    assert values is not None
+    assert values.tolist() == [2.5, 0.125]
     assert len(packed(np.ones(8 * LARGEST, bool))) == 10_000  # the longest text that a report reads
     assert packed(np.ones(8 * LARGEST + 1, bool)) == packed(np.ones(LARGEST // 4 + 1)) == ""
     assert unpacked_losses("") is None
 
 
 @pytest.mark.parametrize(
-    ("each", "rule"),
+    ("outcomes", "rule"),
     [
         (packed(OTHER), "must have correct=8 right ones, got 3"),
         ("AAAA", "must be 2 bytes, got 3"),
         ("?", "must be outcomes in base64"),
     ],
 )
-def test_outcomes_that_do_not_fit_their_number_are_refused(each, rule, tmp_path):
+def test_outcomes_that_do_not_fit_their_number_are_refused(outcomes, rule, tmp_path):
     numbers = (answers(RIGHT),)
     ResolutionResults("rope", "fashion", 28, 10, "none", "a note", numbers).store(tmp_path)
     path = tmp_path / "results.json"
-    (found,) = ResolutionResults.load(path).numbers
-    assert found == numbers[0]
-    assert found.outcomes.tolist() == RIGHT.tolist()
+    (number,) = ResolutionResults.load(path).numbers
+    assert number == numbers[0]
+    assert number.outcomes.tolist() == RIGHT.tolist()
     stored = json.loads(path.read_text())
-    stored["numbers"][0]["each"] = each
+    stored["numbers"][0]["each"] = outcomes
     path.write_text(json.dumps(with_digest({k: v for k, v in stored.items() if k != "digest"})))
     with pytest.raises(ValueError, match=f"each {rule}"):
         ResolutionResults.load(path)
@@ -107,15 +109,18 @@ def test_perplexities_of_the_same_text_are_compared_by_its_regions(tmp_path):
     """Regions differ much, and the same region little: without outcomes nothing would be told."""
     regions = np.array([2.0, 3.0, 4.0, 3.5])
     numbers = lambda values: (mean(PERPLEXITY, 8, values[:, None]),)
-    one = PerplexityResults("rope", "shakespeare", 4, 10, "none", "a note", numbers(regions))
-    other = dataclasses.replace(one, extend="yarn", numbers=numbers(regions - 0.1))
-    for found in (one, other):
-        found.store(tmp_path)
-        assert type(found).load(tmp_path / f"{found.stem}.json") == found
-    longer, shorter = (type(one).load(tmp_path / f"{found.stem}.json").scored[PERPLEXITY][8] for found in (one, other))
+    baseline = PerplexityResults("rope", "shakespeare", 4, 10, "none", "a note", numbers(regions))
+    candidate = dataclasses.replace(baseline, extend="yarn", numbers=numbers(regions - 0.1))
+    for results in (baseline, candidate):
+        results.store(tmp_path)
+        assert type(results).load(tmp_path / f"{results.stem}.json") == results
+    longer, shorter = (
+        type(baseline).load(tmp_path / f"{results.stem}.json").scored[PERPLEXITY][8]
+        for results in (baseline, candidate)
+    )
     d, half = difference(longer, shorter) or (0, 0)
     assert d == pytest.approx(math.exp(3.125) - math.exp(3.025))
     assert half == pytest.approx(0.0, abs=1e-3)
-    apart, independent = difference(dataclasses.replace(longer, outcomes=None), shorter) or (0, 0)
+    gap, independent = difference(dataclasses.replace(longer, outcomes=None), shorter) or (0, 0)
     halves = (2 * math.log(longer.high) - 6.25, 2 * math.log(shorter.high) - 6.05)
-    assert independent / apart == pytest.approx(math.hypot(*halves) / 0.2)
+    assert independent / gap == pytest.approx(math.hypot(*halves) / 0.2)

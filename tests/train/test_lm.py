@@ -67,7 +67,7 @@ def stored(out: Path) -> dict:
 def numbers(out: Path, measure: str = PERPLEXITY, name: str = "results") -> dict[int, dict]:
     """Return the stored numbers of a measure by length."""
     stored = json.loads((out / f"{name}.json").read_text())["numbers"]
-    return {one["at"]: one for one in stored if one["measure"] == measure}
+    return {number["at"]: number for number in stored if number["measure"] == measure}
 
 
 def trained(out: Path) -> dict:
@@ -78,7 +78,7 @@ def trained(out: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def finished_run(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     out = tmp_path_factory.mktemp("whole") / "run"
     assert train(out) == 0
@@ -86,50 +86,54 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_leaves_everything_behind(whole):
-    assert [line["step"] for line in timeless(whole)] == [2, 3, 4, 6, 6]
-    probes = [line for line in timeless(whole) if "loss_0_to_L" in line]
+def test_a_run_leaves_everything_behind(finished_run):
+    assert [line["step"] for line in timeless(finished_run)] == [2, 3, 4, 6, 6]
+    probes = [line for line in timeless(finished_run) if "loss_0_to_L" in line]
     assert [sorted(line) for line in probes] == [["entropy/layer_0", "loss_0_to_L", "loss_L_to_2L", "step"]] * 2
-    assert [*numbers(whole)] == [8, 16]
-    assert numbers(whole)[8]["count"] == 3 * 16
-    assert {length: one["count"] for length, one in numbers(whole, GAIN).items()} == {16: 3}
-    assert (whole / "results.png").stat().st_size > 1000
-    assert list((whole / "tensorboard").iterdir())
-    assert (stored(whole)["program"], stored(whole)["pe"], stored(whole)["extent"]) == ("lm", "rope", 8)
+    assert [*numbers(finished_run)] == [8, 16]
+    assert numbers(finished_run)[8]["count"] == 3 * 16
+    assert {length: number["count"] for length, number in numbers(finished_run, GAIN).items()} == {16: 3}
+    assert (finished_run / "results.png").stat().st_size > 1000
+    assert list((finished_run / "tensorboard").iterdir())
+    assert (stored(finished_run)["program"], stored(finished_run)["pe"], stored(finished_run)["extent"]) == (
+        "lm",
+        "rope",
+        8,
+    )
 
 
 @pytest.mark.slow
-def test_stop_and_resume_change_no_bit(whole, tmp_path):
-    assert_resumes(train, whole, tmp_path / "run", "--stop_at=5")
+def test_stop_and_resume_change_no_bit(finished_run, tmp_path):
+    assert_resumes(train, finished_run, tmp_path / "run", "--stop_at=5")
 
 
 @pytest.mark.slow
-def test_the_probe_is_the_loss_of_training_text_position_by_position(whole):
-    config, corpus = load_config(Config, whole), load_text("shakespeare")
-    params, language = trained(whole), Language(config, corpus.tokenizer.vocab)
+def test_the_probe_is_the_loss_of_training_text_position_by_position(finished_run):
+    config, corpus = load_config(Config, finished_run), load_text("shakespeare")
+    params, language = trained(finished_run), Language(config, corpus.tokenizer.vocab)
     windows = training_windows(corpus, 16, 8)
     logits = np.asarray(language.model(params)(jnp.asarray(windows[:, :-1])), np.float64)
     shifted = logits - logits.max(-1, keepdims=True)
     scores = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     losses = -np.take_along_axis(scores, windows[:, 1:, None], axis=-1)[..., 0]
-    last = [line for line in timeless(whole) if "loss_0_to_L" in line][-1]
+    last = [line for line in timeless(finished_run) if "loss_0_to_L" in line][-1]
     assert last["step"] == 6
     assert last["loss_0_to_L"] == pytest.approx(losses[:, :8].mean(), abs=1e-5)
     assert last["loss_L_to_2L"] == pytest.approx(losses[:, 8:].mean(), abs=1e-5)
 
 
 @pytest.mark.slow
-def test_evaluating_again_extended(whole, tmp_path, capsys):
-    before = (whole / "results.json").read_text()
+def test_evaluating_again_extended(finished_run, tmp_path, capsys):
+    before = (finished_run / "results.json").read_text()
     out = tmp_path / "run"
-    shutil.copytree(whole, out)
+    shutil.copytree(finished_run, out)
     assert evaluate.main([str(out)]) == 0
     assert (out / "results.json").read_text() == before
     assert evaluate.main([str(out), "--extend=linear"]) == 0
-    both = lambda measure: (numbers(out, measure, "results-linear"), numbers(out, measure))
-    linear, plain = both(PERPLEXITY)
+    load_pair = lambda measure: (numbers(out, measure, "results-linear"), numbers(out, measure))
+    linear, plain = load_pair(PERPLEXITY)
     assert linear[8] == plain[8], "within the trained length nothing is stretched"
-    (linear, plain), (beyond, plain_beyond) = both(SLIDING), both(BEYOND)
+    (linear, plain), (beyond, plain_beyond) = load_pair(SLIDING), load_pair(BEYOND)
     assert linear == plain
     assert beyond[16] != plain_beyond[16]
     error = refused(capsys, lambda: evaluate.main([str(out), "--extend=yarn(factor=0.5)"]))
@@ -172,23 +176,23 @@ def test_a_run_is_loaded_in_python(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def longer(whole, tmp_path_factory) -> Path:
+def longer(finished_run, tmp_path_factory) -> Path:
     """The run, fine-tuned at twice the length with positions squeezed into the trained one."""
     out = tmp_path_factory.mktemp("longer") / "run"
-    assert train(out, f"--init={whole}", "--extend=pi", "--length=16", "--steps=2") == 0
+    assert train(out, f"--init={finished_run}", "--extend=pi", "--length=16", "--steps=2") == 0
     return out
 
 
 @pytest.mark.slow
-def test_fine_tuning_at_another_length_keeps_the_trained_extent(whole, longer):
+def test_fine_tuning_at_another_length_keeps_the_trained_extent(finished_run, longer):
     assert {name: stored(longer)[name] for name in ("pe", "extend", "length", "extent")} == {
         "pe": "rope", "extend": "pi", "length": 16, "extent": 8,
     }  # fmt: skip
     config, corpus = load_config(Config, longer), load_text("shakespeare")
     ids = jnp.asarray(training_windows(corpus, 16, 2))
-    params = trained(whole)
+    params = trained(finished_run)
     squeezed = Language(config, corpus.tokenizer.vocab).losses(params, ids)
-    plain = Language(load_config(Config, whole), corpus.tokenizer.vocab).losses(params, ids)
+    plain = Language(load_config(Config, finished_run), corpus.tokenizer.vocab).losses(params, ids)
     by_hand = Language(parse(Config, [*TINY, "--pe=rope(extend='linear(factor=2)')"]), corpus.tokenizer.vocab).losses(
         params, ids
     )
@@ -205,20 +209,20 @@ def test_resuming_keeps_the_extension_that_the_run_trains_with(longer):
 
 
 @pytest.mark.slow
-def test_without_an_extension_the_longer_length_is_the_trained_one(whole):
-    config = parse(Config, [f"--init={whole}", "--length=16"])
+def test_without_an_extension_the_longer_length_is_the_trained_one(finished_run):
+    config = parse(Config, [f"--init={finished_run}", "--length=16"])
     assert (config.length, config.extent, config.width, config.pe) == (16, 16, 8, "rope")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pe", ["none", "alibi"])
-def test_an_encoding_without_parameters_starts_from_the_same_weights(pe, whole, tmp_path):
+def test_an_encoding_without_parameters_starts_from_the_same_weights(pe, finished_run, tmp_path):
     """With none this is DroPE."""
-    config = parse(Config, [f"--init={whole}", f"--pe={pe}", f"--out={tmp_path / 'run'}", *TINY])
+    config = parse(Config, [f"--init={finished_run}", f"--pe={pe}", f"--out={tmp_path / 'run'}", *TINY])
     started = session.prepare(lm.PROGRAM, config, QUIET)
     started.checkpoints.close()
     assert started.task.split.prototype.stack.encoding.rotate is None
-    jax.tree.map(np.testing.assert_array_equal, started.state.params, trained(whole))
+    jax.tree.map(np.testing.assert_array_equal, started.state.params, trained(finished_run))
 
 
 def drawn(*flags: str):
@@ -263,10 +267,10 @@ def test_a_period_of_more_layers_than_the_model_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_no_run_has_is_not_made_up(whole, tmp_path, capsys):
-    error = refused(capsys, lambda: train(tmp_path / "run", f"--init={whole}", "--pe=t5"))
+def test_what_no_run_has_is_not_made_up(finished_run, tmp_path, capsys):
+    error = refused(capsys, lambda: train(tmp_path / "run", f"--init={finished_run}", "--pe=t5"))
     assert "pe=t5 needs ['stack']['position']" in error
-    assert f"which the run {whole} does not have" in error
+    assert f"which the run {finished_run} does not have" in error
     _, _, params = drawn("--pe=learned")
     config, shapes, _ = drawn("--pe=learned", "--length=16")
     with pytest.raises(
@@ -348,9 +352,9 @@ def test_bad_texts_are_one_line(tmp_path, capsys):
     text = tmp_path / "text.txt"
     flags = (f"--out={tmp_path / 'run'}", f"--data=file(path='{text}', separator='--', held_out=0.5)")
 
-    def error_of(content: str, *more: str) -> str:
+    def error_of(content: str, *options: str) -> str:
         text.write_text(content)
-        return refused(capsys, lambda: lm.main([*TINY, *flags, *more]))
+        return refused(capsys, lambda: lm.main([*TINY, *flags, *options]))
 
     assert f"{text} must hold a document, got 0 bytes without one" in error_of("")
     short = "\n--\n".join(f"a story of {n} words" for n in range(100, 120))

@@ -72,13 +72,13 @@ def losses(kind: str, sizes: str, *flags: str) -> list[float]:
     mesh = make_mesh(8 if sizes else 1, sizes)
     state, step = start(kind, mesh, *flags)
     run = step.lower(state, put_batch(batches(kind)[0], mesh)).compile(FAST)
-    found, before = [], 0.0
+    means, before = [], 0.0
     for batch in batches(kind):
         state = run(state, put_batch(batch, mesh))
         sums = jax.device_get(state.sums)
-        found.append((sums["loss"] - before) / sums["count"] * (len(found) + 1))
+        means.append((sums["loss"] - before) / sums["count"] * (len(means) + 1))
         before = sums["loss"]
-    return found
+    return means
 
 
 def cases():
@@ -97,9 +97,9 @@ HERE = [TEXT_HERE[0], *SLOW_HERE]
 
 
 def same_losses(kind: str, pe: str, sizes: str) -> None:
-    one, many = (losses(kind, mesh, f"--pe={pe}") for mesh in ("", sizes))
-    np.testing.assert_allclose(many, one, rtol=0, atol=1e-5)
-    assert abs(one[-1] - one[0]) > 1e-3
+    reference, values = (losses(kind, mesh, f"--pe={pe}") for mesh in ("", sizes))
+    np.testing.assert_allclose(values, reference, rtol=0, atol=1e-5)
+    assert abs(reference[-1] - reference[0]) > 1e-3
 
 
 @pytest.mark.slow
@@ -216,12 +216,12 @@ def test_accumulation_weighs_parts_by_what_they_count():
 def test_the_average_follows_the_weights():
     mesh, decay = make_mesh(1), 0.75
     state, step = start("text", mesh, "--pe=none", f"--ema={decay}")
-    wanted = jax.device_get(state.params)
+    average = jax.device_get(state.params)
     for batch in batches("text")[:4]:
         state = step(state, put_batch(batch, mesh))
         now = jax.device_get(state.params)
-        wanted = jax.tree.map(lambda mean, new: decay * mean + (1 - decay) * new, wanted, now)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.average, wanted)
+        average = jax.tree.map(lambda mean, new: decay * mean + (1 - decay) * new, average, now)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), state.average, average)
 
 
 @pytest.mark.slow
@@ -327,11 +327,11 @@ def test_layers_alone_have_the_segments_and_lengths_of_their_examples(lengths):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-def test_layers_alone_have_the_places_of_their_examples(own):
+@pytest.mark.parametrize("with_places", [True, False])
+def test_layers_alone_have_the_places_of_their_examples(with_places):
     config = models.vit(image_size=8, patch=4, channels=1, classes=3, width=16, layers=2, heads=4, pe="rope_mixed")
     images = jax.random.normal(jax.random.key(1), (8, 8, 8, 1))
-    places = grid_positions(2, 2) + 3 * jnp.arange(8)[:, None, None] if own else None
+    places = grid_positions(2, 2) + 3 * jnp.arange(8)[:, None, None] if with_places else None
     model = ViT(config, rngs=nnx.Rngs(0))
     alone_like_one_device(model, lambda model, on: model(images, positions=places, execution=on))
 

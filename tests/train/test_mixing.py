@@ -15,9 +15,9 @@ def pairs(seed: int, **kinds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray
     images = jnp.broadcast_to(jnp.arange(6.0)[:, None, None, None], (6, 16, 16, 1))
     key = jax.random.key(seed)
     mixed, labels = map(np.asarray, MIX(images, jnp.eye(6), kinds.get("mixup", 0.0), kinds.get("cutmix", 0.0), key))
-    own, other = np.arange(6), np.arange(6)[::-1]
+    index, partner = np.arange(6), np.arange(6)[::-1]
     np.testing.assert_allclose(labels.sum(1), 1, atol=1e-6)
-    return (mixed.mean((1, 2, 3)) - other) / (own - other), labels[own, own], mixed
+    return (mixed.mean((1, 2, 3)) - partner) / (index - partner), labels[index, index], mixed
 
 
 @pytest.mark.slow

@@ -43,15 +43,15 @@ def with_head(params):
 
 @pytest.mark.slow
 def test_positions_are_those_of_augment_positions_drawn_anew_for_every_key():
-    one = classifier("--pe=alibi", *MOVED)
+    model = classifier("--pe=alibi", *MOVED)
     of_step = functools.partial(jax.random.fold_in, jax.random.key(0))
-    found = [one.positions(of_step(step)) for step in (0, 1, 0)]
-    np.testing.assert_array_equal(found[0], found[2])
-    assert jnp.max(jnp.abs(found[0] - found[1])) > 0.1
+    positions = [model.positions(of_step(step)) for step in (0, 1, 0)]
+    np.testing.assert_array_equal(positions[0], positions[2])
+    assert jnp.max(jnp.abs(positions[0] - positions[1])) > 0.1
     moves = {"shift": 0.5, "jitter": 1.2, "rescale": 2.0, "noise": 0.25}
-    assert one.config.position_options == moves
-    wanted = augment_positions(jax.random.fold_in(of_step(0), 2), grid_positions(4, 4), **moves)
-    np.testing.assert_array_equal(found[0], wanted)
+    assert model.config.position_options == moves
+    reference = augment_positions(jax.random.fold_in(of_step(0), 2), grid_positions(4, 4), **moves)
+    np.testing.assert_array_equal(positions[0], reference)
     for used in jax.random.split(of_step(0)):  # the keys of mixing and of the model
         assert jnp.any(jax.random.key_data(used) != jax.random.key_data(jax.random.fold_in(of_step(0), 2)))
 
@@ -61,9 +61,9 @@ def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
     plain, moved = classifier("--pe=alibi(slope_scale=8)"), classifier("--pe=alibi(slope_scale=8)", *MOVED)
     params, key = with_head(plain.init(jax.random.key(0))), jax.random.key(1)
     assert plain.positions(key) is None
-    losses = [float(one.loss(params, batch(), key)[0]) for one in (plain, moved)]
+    losses = [float(model.loss(params, batch(), key)[0]) for model in (plain, moved)]
     assert abs(losses[0] - losses[1]) > 1e-4
-    logits = [one.logits(params, batch()["image"]) for one in (plain, moved)]
+    logits = [model.logits(params, batch()["image"]) for model in (plain, moved)]
     np.testing.assert_array_equal(*logits)
 
 
@@ -72,13 +72,13 @@ def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
 def test_every_encoding_learns_at_such_positions(pe):
     """Tables of positions hold less than a patch beyond their ends; everything else takes any."""
     flags = INSIDE if pe.startswith("learned") else MOVED
-    one = classifier(f"--pe={pe}", *flags)
-    require_trainable_positions(one)
-    step = jax.jit(jax.value_and_grad(lambda params, key: one.loss(params, batch(), key)[0]))
+    model = classifier(f"--pe={pe}", *flags)
+    require_trainable_positions(model)
+    step = jax.jit(jax.value_and_grad(lambda params, key: model.loss(params, batch(), key)[0]))
     off = lambda leaf: (
         leaf + 0.1 * jnp.cos(jnp.arange(leaf.size, dtype=leaf.dtype)).reshape(leaf.shape)
     )  # tables of zeros
-    params = jax.tree.map(off, with_head(one.init(jax.random.key(0))))
+    params = jax.tree.map(off, with_head(model.init(jax.random.key(0))))
     (loss, slopes), (other, _) = (step(params, jax.random.key(seed)) for seed in (1, 2))
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(slopes))
     assert (float(loss) == float(other)) == (pe == "none")

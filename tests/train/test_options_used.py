@@ -59,7 +59,7 @@ def test_a_run_reads_every_option(name, tmp_path, monkeypatch):
 def test_other_programs_read_every_option(path):
     declared = re.findall(r"^    (\w+): [^=\n]+ = option\(", path.read_text(), re.M)
     room = (
-        "\n".join(one.read_text() for one in path.parent.glob("*.py") if one != path)
+        "\n".join(module.read_text() for module in path.parent.glob("*.py") if module != path)
         + path.read_text().partition("@property")[2]
     )
     assert [name for name in declared if not re.search(rf"\.{name}\b|\"{name}\"", room)] == []

@@ -115,8 +115,10 @@ def test_a_comparison_names_the_data_of_the_run_that_it_starts_from(tmp_path):
     words = ("--pe=none", f"--init={folder}", f"--out={tmp_path / 'out'}")
     with pytest.raises(ValueError, match=r"to read it, add --data=folder:photos$"):
         compare.read(words)
-    found = compare.read([*words, "--data=folder:photos"])
-    assert dataclasses.asdict(found.config(found.candidates["none"][0], 0, tmp_path))["data"] == "folder:photos"
+    comparison = compare.read([*words, "--data=folder:photos"])
+    assert (
+        dataclasses.asdict(comparison.config(comparison.candidates["none"][0], 0, tmp_path))["data"] == "folder:photos"
+    )
 
 
 OTHERS = {
@@ -139,9 +141,9 @@ def test_a_run_of_somebody_else_names_no_data_to_train_on(kind, data, option, tm
     model = {"model": "m.gguf"} if kind is TuneConfig else {}
     save_config(kind(data=data, pe="rope" if kind is LmConfig else "none", **model), folder)
     words = [f"--init={folder}", "--out=out"] if option == "init" else ["--resume", f"--out={folder}"]
-    for others in ([], ["--seed=0"], ["--steps=9"] if hasattr(kind, "steps") else ["--epochs=9"]):
+    for flags in ([], ["--seed=0"], ["--steps=9"] if hasattr(kind, "steps") else ["--epochs=9"]):
         with pytest.raises(ValueError, match=r"; to read it, add --data=") as refusal:
-            parse(kind, [*words, *others])
+            parse(kind, [*words, *flags])
     options = shlex.split(str(refusal.value).partition("to read it, add ")[2])
     assert options == [f"--data={data}", *(["--model=m.gguf"] if model else [])]
     assert parse(kind, [*words, *options]).data == data

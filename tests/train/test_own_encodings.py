@@ -64,8 +64,8 @@ def test_a_command_line_reads_encodings_in_modules():
     config = parse(LmConfig, ["--pe=(mine:steep(slope=2)+rope)*2 + none", "--out=run"])
     assert [f"{spec}" for spec in config.pattern.specs] == ["mine:steep(slope=2.0)+rope"] * 2 + ["none"]
     assert command(config).endswith(f"--out=run --pe={shlex.quote(config.pe)}")
-    both = parse(Seq2seqConfig, ["--pe=rope", "--cross_pe=mine:steep"])
-    assert own_encodings(both) == ("mine:steep",)
+    config = parse(Seq2seqConfig, ["--pe=rope", "--cross_pe=mine:steep"])
+    assert own_encodings(config) == ("mine:steep",)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_run_goes_on_if_the_command_names_the_module_again(toy, capsys):
     assert f"--out=run --pe='{pe}'" in capsys.readouterr().out
     assert load_config(toy_program.Config, out).pe == pe
     assert re.fullmatch(r"[0-9a-f]{64}", json.loads((out / "environment.json").read_text())["modules"]["mine"])
-    for others in ([], ["--pe=none"], ["--pe=broken:steep"]):
-        line = refused(capsys, lambda others=others: toy_program.train(out, "--resume", *others))
+    for flags in ([], ["--pe=none"], ["--pe=broken:steep"]):
+        line = refused(capsys, lambda flags=flags: toy_program.train(out, "--resume", *flags))
     refused(capsys, lambda: toy_program.train(Path("other"), f"--init={out}"))
     assert "broken" not in sys.modules
     del sys.modules["mine"]
@@ -143,12 +143,12 @@ def test_a_report_shows_the_name_and_imports_nothing(capsys):
 
 
 def test_a_comparison_names_the_module_for_every_process():
-    found = compare.read(
+    comparison = compare.read(
         ["--task=lm", "--pe=mine:steep,rope", "--sweep=mine:steep(slope=1|2)", "--extend=none,pi", "--out=out"]
     )
-    specs = {pe: [one.spec for one in candidates] for pe, candidates in found.candidates.items()}
+    specs = {pe: [candidate.spec for candidate in candidates] for pe, candidates in comparison.candidates.items()}
     assert specs == {"mine:steep": ["mine:steep(slope=1)", "mine:steep(slope=2)"], "rope": ["rope"]}
-    run = compared.run_of(found, found.candidates["mine:steep"][1], 0)
+    run = compared.run_of(comparison, comparison.candidates["mine:steep"][1], 0)
     assert run.folder == Path("out/runs/mine_steep_slope=2_-0")
     launched = []
 
@@ -158,7 +158,7 @@ def test_a_comparison_names_the_module_for_every_process():
         launched.append(arguments)
         return 0, ""
 
-    compared.execute(found, run, launch)
+    compared.execute(comparison, run, launch)
     assert "--pe=mine:steep(slope=2)" in launched[0]
     assert launched[1][:3] == ["-m", "train.evaluate", f"{run.folder}"]
     assert "--pe=mine:steep" in launched[1]
