@@ -32,8 +32,12 @@ SHOWN = (
     "benchmarks/figures/*.*",
     "examples/*.py",
     "colab/*.ipynb",
+    "train/data/text/*.py",
+    "train/devices/*.py",
+    "train/engine/*.py",
+    "train/lm/*.py",
 )
-
+"""Files outside of docs/ that its pages link to."""
 
 PAIRED = re.compile(r"!\[([^\]]*)\]\(([\w./]*figures/(?:gallery/)?\w+)\.(svg|gif)\)")
 """A figure of `benchmarks.figures` or of the gallery. A drawing has a twin for dark pages."""

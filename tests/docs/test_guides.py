@@ -1,5 +1,6 @@
-"""What pages say that no block of theirs runs: how a run is loaded, and how pejax is cited."""
+"""What pages say that no block of theirs runs: how a run is loaded, how pejax is cited, and where links go."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -41,6 +42,21 @@ def test_a_training_step_goes_as_the_page_says(tmp_path, monkeypatch, capsys):
     assert re.search(r"^4 5\.5\d+$", said, re.MULTILINE)
     assert "perplexity" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_links_of_pages_go_to_files_that_the_site_shows():
+    hooks = ast.parse((DOCS / "site_hooks.py").read_text())
+    values = {node.targets[0].id: node.value for node in hooks.body if isinstance(node, ast.Assign)}
+    shown = {path for pattern in ast.literal_eval(values["SHOWN"]) for path in ROOT.glob(pattern)}
+    pages = [*sorted(DOCS.rglob("*.md")), *sorted(path for path in shown if path.suffix == ".md")]
+    links = [(page, target) for page in pages for target in re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text())]
+    assert len(links) > 300
+    lost = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page, target in links
+        if not ((path := (page.parent / target).resolve()).is_file() and (path.is_relative_to(DOCS) or path in shown))
+    ]
+    assert not lost
 
 
 def test_the_citation_is_that_of_the_file():
