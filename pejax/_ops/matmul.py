@@ -6,6 +6,7 @@ JAX derives `dw = (dyᵀ x)ᵀ`, for which XLA:CPU copies all of dy. Its matrix 
 in bfloat16, a transposed operand or sums of another type than float32 take two to six times longer.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,12 @@ from jaxtyping import Array, Float
 
 from pejax._ops.backend import platform
 from pejax._ops.bfloat16 import as_bits, from_bits
+from pejax._ops.pytrees import wide
 
 FOLDS_FACTORS = jax.__version_info__ < (0, 11, 1)
 """Whether XLA computes `(x w + b) c` on a GPU as `(c x) w + b`, which is wrong (openxla/xla#46110)."""
 
 
-@jax.custom_vjp
 def product(
     x: Float[Array, "*B C"], kernel: Float[Array, "C N"], bias: Float[Array, " N"] | None = None
 ) -> Float[Array, "*B N"]:
@@ -34,28 +35,56 @@ def product(
         kernel: matrix of any type; multiplied in the type of x.
         bias: bias of any type.
     """
-    output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
+    return _product(False, x, kernel, bias)
+
+
+def product_in_type(
+    x: Float[Array, "*B C"], kernel: Float[Array, "C N"], bias: Float[Array, " N"] | None = None
+) -> Float[Array, "*B N"]:
+    """Return `x @ kernel + bias` in the type of x, summed in at least 32 bits.
+
+    On a GPU the bias is rounded to the type of x: the matrix kernel then adds it, and writes 16 bits instead of 32.
+
+    Args:
+        x: any leading axes.
+        kernel: matrix of any type; multiplied in the type of x.
+        bias: bias of any type.
+    """
+    narrow = platform() == "gpu" and x.dtype.itemsize < 4
+    return _product(narrow, x, kernel, bias).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(narrow: bool, x: Array, kernel: Array, bias: Array | None) -> Array:
+    """Return `x @ kernel + bias`, in the type of x or, if that is not to be `narrow`, in at least 32 bits."""
+    output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,), narrow)
     if bias is None:
         return output
     output += bias.astype(output.dtype)
     return lax.optimization_barrier(output) if platform() == "gpu" and FOLDS_FACTORS else output
 
 
-def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, tuple[Array, Array, Array | None]]:
+def _forward(
+    narrow: bool, x: Array, kernel: Array, bias: Array | None
+) -> tuple[Array, tuple[Array, Array, Array | None]]:
     """Return the output, and x, kernel and bias for the backward pass."""
-    return product(x, kernel, bias), (as_bits(x), kernel, bias)
+    return _product(narrow, x, kernel, bias), (as_bits(x), kernel, bias)
 
 
-def _backward(saved: tuple[Array, Array, Array | None], cotangent: Array) -> tuple[Array, Array, Array | None]:
+def _backward(
+    narrow: bool, saved: tuple[Array, Array, Array | None], cotangent: Array
+) -> tuple[Array, Array, Array | None]:
     """Return the gradients of x, kernel and bias."""
     x, kernel, bias = from_bits(saved[0]), *saved[1:]
-    d_bias = None if bias is None else jnp.sum(cotangent, tuple(range(x.ndim - 1))).astype(bias.dtype)
+    # read by the product and by the sum of the bias: without a barrier XLA:GPU keeps it in 32 bits for the sum
+    cotangent = lax.optimization_barrier(cotangent) if narrow else cotangent
+    d_bias = None if bias is None else jnp.sum(wide(cotangent), tuple(range(x.ndim - 1))).astype(bias.dtype)
     cotangent = cotangent.astype(x.dtype)
-    d_x = _contract(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,))
-    return d_x.astype(x.dtype), _kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
+    d_x = _contract(cotangent, kernel.astype(x.dtype), (x.ndim - 1,), (1,), narrow)
+    return d_x.astype(x.dtype), kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
 
 
-product.defvjp(_forward, _backward)
+_product.defvjp(_forward, _backward)
 
 
 def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -77,13 +106,13 @@ def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
     return run
 
 
-def _contract(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...]) -> Array:
-    """Return the product of a and b, summed over these axes in at least 32 bits."""
-    kind = jnp.float32 if a.dtype.itemsize < 4 else a.dtype
+def _contract(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], narrow: bool = False) -> Array:
+    """Return the product of a and b, summed over these axes in at least 32 bits, then rounded if `narrow`."""
+    kind = jnp.float32 if a.dtype.itemsize < 4 and not narrow else a.dtype
     return lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=kind)
 
 
-def _kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
+def kernel_gradient(x: Float[Array, "*B C"], cotangent: Float[Array, "*B N"]) -> Float[Array, "C N"]:
     """Return `xᵀ dy`. On a CPU as `(dyᵀ x)ᵀ` if dy is narrower than x: `aᵀ b` is faster there with a narrow a."""
     if platform() == "cpu" and x.shape[-1] > cotangent.shape[-1]:
         transposed = _over_rows(cotangent, x)

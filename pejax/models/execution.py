@@ -37,11 +37,13 @@ class Execution:
         sequence: mesh axis that tokens are split over (context parallelism).
         remat: what the backward pass recomputes: "none", norms and activations only; "products", everything except the
             outputs of linear layers and attention; "full", everything, from the state before each layer.
+        unroll: most layers, of one pattern, that are compiled one by one instead of as a loop. On a GPU a loop copies
+            what each layer saves for the backward pass. Layers that are recomputed stay a loop. 0 = always a loop.
         local: whether parameters are replicated and each device runs all layers on its shard of the batch without
             communication; gradients are then summed over the devices once, after the last layer.
 
     Raises:
-        ValueError: an unknown `remat`, or `local` where more than the batch is split.
+        ValueError: an unknown `remat`, a negative `unroll`, or `local` where more than the batch is split.
     """
 
     mesh: Mesh | None = None
@@ -49,11 +51,14 @@ class Execution:
     heads: str | None = None
     sequence: str | None = None
     remat: str = "none"
+    unroll: int = 0
     local: bool = False
 
     def __post_init__(self) -> None:
         if self.remat not in REMAT:
             raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {self.remat!r}")
+        if self.unroll < 0:
+            raise ValueError(f"unroll must be at least 0, got {self.unroll}")
         sizes = {} if self.mesh is None else self.mesh.shape
         shards = math.prod(sizes.get(axis, 1) for axis in self.batch)
         if self.local and (self.mesh is None or shards != math.prod(sizes.values())):
@@ -103,7 +108,7 @@ class Execution:
         def run_shard(shards: list[Array]) -> Array:
             next_shard = iter(shards)
             local = [next(next_shard) if passed else leaf for leaf, passed in zip(leaves, is_array, strict=True)]
-            return layers(Execution(remat=self.remat), tree.unflatten(local))
+            return layers(Execution(remat=self.remat, unroll=self.unroll), tree.unflatten(local))
 
         return jax.shard_map(run_shard, mesh=self.mesh, in_specs=(specs,), out_specs=spec(0), check_vma=False)(arrays)
 
@@ -133,4 +138,6 @@ class Execution:
                 outputs.append(output)
             return x, tuple(outputs)
 
-        return jax.lax.scan(pattern, x, layers)
+        repeats = len(jax.tree.leaves(layers)[0])
+        is_unrolled = self.remat == "none" and repeats * len(steps) <= self.unroll
+        return jax.lax.scan(pattern, x, layers, unroll=repeats if is_unrolled else 1)

@@ -673,7 +673,7 @@ MUTANTS = {
         "velocity[:, None, ::-1]",
         MOTION,
     ),
-    "moving_glyphs: through the walls": (moving_glyphs.places, "np.abs(turned % 2 - 1)", "turned % 1", MOTION),
+    "moving_glyphs: through the walls": (moving_glyphs.places, "np.abs(travel % 2 - 1)", "travel % 1", MOTION),
     "loops: anticorrelated": (measures.loops, "> LOOP", "< -LOOP", LOOPS),
     "loops: the frames themselves": (measures.loops, "videos[:, period:]", "videos[:, :-period]", LOOPS),
     "loops: rows in place of frames": (

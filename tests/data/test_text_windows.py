@@ -80,6 +80,25 @@ def test_rows_alone_are_the_rows_of_the_whole() -> None:
             np.testing.assert_array_equal(np.concatenate([part[name] for part in cut]), array)
 
 
+def test_segments_are_left_out_only_where_no_row_of_a_batch_holds_a_border() -> None:
+    corpus = numbered(90, 110)
+    whole = packed_batches(corpus, 6, 5, seed=1)
+    bare = packed_batches(corpus, 6, 5, seed=1, always_segments=False)
+    parts = [packed_batches(corpus, 6, 5, seed=1, rows=rows, always_segments=False) for rows in (range(2), range(2, 5))]
+    kinds = set()
+    for _ in range(60):
+        expected, drawn, cut = next(whole), next(bare), [next(part) for part in parts]
+        np.testing.assert_array_equal(drawn["ids"], expected["ids"])
+        assert ("segments" in drawn) == bool((expected["segments"] > 1).any())
+        assert all(part.keys() == drawn.keys() for part in cut), "processes decide alike"
+        if "segments" in drawn:
+            np.testing.assert_array_equal(drawn["segments"], expected["segments"])
+        kinds.add("segments" in drawn)
+    assert kinds == {True, False}
+    short = packed_batches(numbered(*[20] * 10), 6, 5, seed=1, always_segments=False)
+    assert all("segments" in next(short) for _ in range(60)), "where most batches hold a border, all have segments"
+
+
 def test_the_order_of_documents_follows_the_seed() -> None:
     corpus = numbered(*[4] * 12)
 

@@ -165,15 +165,31 @@ def test_bodies_and_encodings_have_names_of_their_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["full", "products"])
-def test_rematerialization_changes_no_gradient(remat):
+@pytest.mark.parametrize("how", [{"remat": "full"}, {"remat": "products"}, {"unroll": 5}])
+def test_execution_changes_no_gradient(how):
     static, params = nnx.split(mixed())
     total = lambda params, execution: jnp.sum(jnp.sin(nnx.merge(static, params)(IDS, execution=execution)))
     slopes = jax.jit(
-        lambda params: [jax.grad(total)(params, how) for how in (Execution(), Execution(remat=remat))],
+        lambda params: [jax.grad(total)(params, execution) for execution in (Execution(), Execution(**how))],
         compiler_options=FAST,
     )
     close(*slopes(params), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("how", "unrolled"),
+    [({}, False), ({"unroll": 3}, False), ({"unroll": 4}, True), ({"unroll": 4, "remat": "full"}, False)],
+)
+def test_layers_are_a_loop_unless_there_are_few_and_none_is_recomputed(how, unrolled):
+    config = decoder(**{**TINY, "layers": 4, "pe": "none"})
+    static, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    program = jax.make_jaxpr(lambda params: nnx.merge(static, params)(IDS, execution=Execution(**how)))(params)
+    assert ("unroll=4" in str(program)) == unrolled
+
+
+def test_a_negative_number_of_layers_is_refused():
+    with pytest.raises(ValueError, match="unroll must be at least 0, got -1"):
+        Execution(unroll=-1)
 
 
 @pytest.mark.slow

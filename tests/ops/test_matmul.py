@@ -48,6 +48,29 @@ def test_product_and_gradients_are_those_of_float64(inputs, outputs, lead, dtype
     np.testing.assert_allclose(exact(d_kernel), sums, rtol=rounding, atol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gpu_writes_a_linear_layer_in_16_bits_and_sums_its_gradients_in_32(monkeypatch, bias):
+    x, kernel, offset = draw(64, 6, dtype="bfloat16"), draw(6, 9, seed=1), draw(9, seed=3)
+    slope = draw(64, 9, seed=2, dtype="bfloat16")
+    operands = (x, kernel, offset) if bias else (x, kernel)
+
+    def run(platform):
+        monkeypatch.setattr(matmul, "platform", lambda: platform)
+        step = jax.jit(lambda *operands: jax.vjp(matmul.product_in_type, *operands))
+        output, back = step(*operands)
+        return step.lower(*operands).as_text(), [output, *back(slope)]
+
+    (text, ours), (_, theirs) = run("gpu"), run("cpu")
+    assert [array.dtype for array in ours] == [jnp.bfloat16, jnp.bfloat16, *[jnp.float32] * (1 + bias)]
+    assert re.search(r"dot_general.*-> tensor<64x9xbf16>", text)
+    rounded = exact(kernel.astype(jnp.bfloat16))
+    expected = exact(x) @ rounded + (exact(offset) if bias else 0.0)
+    np.testing.assert_allclose(exact(ours[0]), expected, atol=2.0**-7 * np.abs(expected).max())
+    np.testing.assert_allclose(exact(ours[1]), exact(slope) @ rounded.T, rtol=2.0**-8, atol=1e-5)
+    for own, other in zip(ours[2:], theirs[2:], strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("lead", [(1, 1), (2, 5)])
 def test_bfloat16_products_run_in_a_scan_of_any_length(lead, layers):

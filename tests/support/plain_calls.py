@@ -539,6 +539,7 @@ def _placement() -> dict[str, Call]:
         "cosmos": (p.cosmos, {"fps": 24.0}),
         "ltx": (p.ltx, {"stride": (8, 32, 32)}),
         "ltx2": (p.ltx2, {"stride": (8, 32, 32)}),
+        "kandinsky6": (p.kandinsky6, {"scale": (1.0, 2.0, 2.0)}),
         "cogview4": (p.cogview4, {"reference": (256, 256)}),
     }
     return {name: Call(*call) for name, call in calls.items()}

@@ -9,7 +9,7 @@ import pytest
 from pejax.models import Execution
 from tests.support.cases import mostly_slow, slow
 from train.devices.mesh import make_mesh, training_execution
-from train.lm.cross_entropy import cross_entropy
+from train.lm import cross_entropy
 
 B, T, C, V = 4, 16, 8, 40
 
@@ -32,34 +32,57 @@ def expected(states, columns, labels):
     ("sizes", "vocab"),
     [slow("", V), ("data=2,tensor=2,sequence=2", V), slow("fsdp=2,tensor=4", V), slow("tensor=8", V + 1)],
 )
-def test_chunks_change_neither_value_nor_gradient(sizes, vocab, at_once):
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_chunks_change_neither_value_nor_gradient(monkeypatch, platform, sizes, vocab, at_once):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
     states, columns, labels, weights = operands(vocab=vocab)
     execution = training_execution(make_mesh(0, sizes)) if sizes else Execution()
-    weighed = lambda losses: jnp.sum(weights * losses)
-    run = jax.jit(lambda x, w: cross_entropy(x, w, labels, execution, at_once=at_once))
+    run = jax.jit(lambda x, w: cross_entropy.cross_entropy(x, w, labels, execution, at_once=at_once))
     np.testing.assert_allclose(run(states, columns), expected(states, columns, labels), rtol=1e-6, atol=1e-6)
-    gradients = jax.jit(jax.grad(lambda x, w: weighed(run(x, w)), (0, 1)))(states, columns)
-    references = jax.grad(lambda x, w: weighed(expected(x, w, labels)), (0, 1))(states, columns)
-    for gradient, reference in zip(gradients, references, strict=True):
-        np.testing.assert_allclose(gradient, reference, rtol=1e-5, atol=4e-6)
+    total = lambda x, w: 3 * cross_entropy.weighted_cross_entropy(x, w, labels, weights, execution, at_once=at_once)
+    value, gradients = jax.jit(jax.value_and_grad(total, (0, 1)))(states, columns)
+    weighed = lambda x, w: 3 * jnp.sum(weights * expected(x, w, labels))
+    reference, references = jax.value_and_grad(weighed, (0, 1))(states, columns)
+    np.testing.assert_allclose(value, reference, rtol=1e-5)
+    for gradient, slope in zip(gradients, references, strict=True):
+        np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1.2e-5)
 
 
-@pytest.mark.slow
-def test_bfloat16_states_give_float32_losses_and_a_gradient_of_each_type():
-    states, columns, labels, _ = operands(jnp.bfloat16)
-    losses = cross_entropy(states, columns, labels, at_once=5 * V)
+@pytest.mark.parametrize("platform", ["gpu", slow("cpu")])
+def test_bfloat16_states_give_a_float32_loss_and_a_gradient_of_each_type(monkeypatch, platform):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    states, columns, labels, weights = operands(jnp.bfloat16, vocab=V + 1)  # a GPU multiplies by 64 columns
+    losses = cross_entropy.cross_entropy(states, columns, labels, at_once=5 * V)
     assert losses.dtype == jnp.float32
     np.testing.assert_allclose(losses, expected(states, columns, labels), rtol=1e-5, atol=1e-5)
-    slopes = jax.grad(lambda x, w: cross_entropy(x, w, labels, at_once=5 * V).mean(), (0, 1))(states, columns)
+    total = lambda x, w: cross_entropy.weighted_cross_entropy(x, w, labels, weights, at_once=5 * V)
+    value, slopes = jax.value_and_grad(total, (0, 1))(states, columns)
+    np.testing.assert_allclose(value, jnp.sum(weights * expected(states, columns, labels)), rtol=1e-5)
     assert [slope.dtype for slope in slopes] == [jnp.bfloat16, jnp.float32]
+    exact = jax.grad(lambda x, w: jnp.sum(weights * expected(x, w, labels)), (0, 1))(
+        states.astype(jnp.float32), columns.astype(jnp.bfloat16).astype(jnp.float32)
+    )
+    for slope, reference in zip(slopes, exact, strict=True):
+        np.testing.assert_allclose(slope.astype(jnp.float32), reference, atol=2**-7 * float(jnp.abs(reference).max()))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_logits_of_any_size_give_finite_losses(monkeypatch, platform):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    states, columns, labels, weights = operands()
+    states = states.at[0].set(1e4).at[1].set(-1e4).at[2].set(0.0)
+    total = lambda x: cross_entropy.weighted_cross_entropy(x, columns, labels, weights, at_once=5 * V)
+    value, slope = jax.value_and_grad(total)(states)
+    np.testing.assert_allclose(value, jnp.sum(weights * expected(states, columns, labels)), rtol=1e-5)
+    assert np.isfinite(slope).all()
 
 
 def test_memory_is_that_of_a_chunk():
-    shapes = jax.eval_shape(lambda: tuple(jnp.zeros(s, jnp.float32) for s in ((1, 4096, 16), (16, 4096))))
+    shapes = jax.eval_shape(lambda: tuple(jnp.zeros(s, jnp.float32) for s in ((1, 4096, 16), (16, 4096), (1, 4096))))
     labels = jax.ShapeDtypeStruct((1, 4096), jnp.int32)
 
     def temporary(at_once: int) -> int:
-        loss = lambda x, w, labels: cross_entropy(x, w, labels, at_once=at_once).mean()
+        loss = lambda x, w, a, labels: cross_entropy.weighted_cross_entropy(x, w, labels, a, at_once=at_once)
         compiled = jax.jit(jax.grad(loss, (0, 1))).lower(*shapes, labels).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 

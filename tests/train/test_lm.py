@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.support.cases import mostly_slow
+from tests.support.cases import mostly_slow, slow
 from tests.support.cli import assert_bad_options, assert_resumes, programs_on_disk, refused
 from tests.support.decoders import FAST, TEXT_ENCODINGS
 from tests.support.metric_lines import timeless
@@ -24,6 +25,7 @@ from train.engine.parser import parse
 from train.engine.stored_config import digest_of, load_config
 from train.engine.task import params_from_init, recipe
 from train.evaluate import program as evaluate
+from train.lm import cross_entropy
 from train.lm import program as lm
 from train.lm.config import Config
 from train.lm.model import Language
@@ -293,6 +295,22 @@ def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing()
     assert float(sums["count"]) == alone.size == 10
     assert float(sums["loss"]) == pytest.approx(float(alone.sum()), rel=1e-5)
     assert float(mean) == pytest.approx(float(alone.mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["gpu", slow("cpu")])
+def test_batches_without_segments_have_the_loss_and_the_gradients_of_one_document(monkeypatch, platform):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    config, _, params = drawn()
+    language = Language(config, load_text("shakespeare").tokenizer.vocab)
+    ids = jnp.asarray(np.random.default_rng(0).integers(256, size=(2, 9)), jnp.int32)
+    step = jax.jit(jax.value_and_grad(language.loss, has_aux=True), compiler_options=FAST)
+    ((loss, sums), slopes), ((expected, expected_sums), expected_slopes) = (
+        step(params, {"ids": ids, **segments}, jax.random.key(0)) for segments in ({}, {"segments": jnp.ones_like(ids)})
+    )
+    assert float(loss) == pytest.approx(float(expected), rel=1e-6)
+    assert float(loss) == pytest.approx(float(language.losses(params, ids).mean()), rel=1e-6)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), sums, expected_sums)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), slopes, expected_slopes)
 
 
 @pytest.mark.long

@@ -31,6 +31,9 @@ BATCH = ("data", "fsdp")
 EVALUATED = (*BATCH, "sequence")
 """Axes that an evaluation batch is sharded over; tokens are not sharded, because lengths and image sizes vary."""
 
+UNROLLED = 24
+"""Most layers that are compiled one by one for GPUs."""
+
 AHEAD = 8
 """Maximum number of unfinished launches of a program, far fewer than the 32 that a CPU admits."""
 
@@ -93,12 +96,14 @@ def training_execution(mesh: Mesh, remat: str = "none") -> Execution:
     """Return the execution of a model in training on the mesh.
 
     If the devices of a CPU shard only the batch, they sum the gradients of all layers at once: sums do not overlap with
-    computation there, and waiting for the slowest core in every layer would cost time.
+    computation there, and waiting for the slowest core in every layer would cost time. GPUs run layers one by one.
     """
+    platform = mesh.devices.flat[0].platform
+    unroll = 0 if platform in ("cpu", "tpu") else UNROLLED
     if mesh.size == 1:
-        return Execution(remat=remat)
-    local = mesh.shape["data"] == mesh.size and mesh.devices.flat[0].platform == "cpu"
-    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, local=local)
+        return Execution(remat=remat, unroll=unroll)
+    local = mesh.shape["data"] == mesh.size and platform == "cpu"
+    return Execution(mesh, batch=BATCH, heads="tensor", sequence="sequence", remat=remat, unroll=unroll, local=local)
 
 
 def evaluation_execution(mesh: Mesh) -> Execution:

@@ -1,27 +1,37 @@
-"""The cross-entropy of a language model, without all its logits in memory at once.
+"""The cross-entropy of a language model, without all its logits in memory at once, and its gradients.
 
     loss_i = log Σ_v exp(x_i · w_v) - x_i · w_{label of i}
 
-If one device would hold more than `LOGITS_AT_ONCE` logits, they are computed in chunks of tokens, and computed again in
-the backward pass. Each device has its shard of the tokens, and of the columns w if they are sharded; the sums over
-columns are then added up over the devices.
+If one device would hold more than `LOGITS_AT_ONCE` logits, they are computed in chunks of tokens. Training knows the
+weight a_i of every loss beforehand, so that a chunk gives its part of the gradients of `Σ_i a_i loss_i` while its
+logits are there, and they are not computed again:
+
+    g_iv = a_i (exp(x_i · w_v) / Σ_u exp(x_i · w_u) - [v = label of i])    dx_i = Σ_v g_iv w_v    dw_v = Σ_i g_iv x_i
+
+Each device has its shard of the tokens, and of the columns w if they are sharded; the sums over columns are then added
+up over the devices.
 """
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from pejax._ops.matmul import product
+from pejax._ops.backend import platform
+from pejax._ops.matmul import kernel_gradient, product
 from pejax.models import Decoder, Execution
 
-LOGITS_AT_ONCE = 2**27
-"""Logits per device: half a gigabyte in float32. The forward and backward passes hold a few arrays of this size."""
+LOGITS_AT_ONCE = {"cpu": 2**27, "gpu": 2**28, "tpu": 2**27}
+"""Logits per device: 2^27 are half a gigabyte in float32. A pass holds a few arrays of this size."""
+ALIGNED = 64
+"""The number of columns is made a multiple of this for 16-bit products on a GPU, which copies other matrices."""
 
 
 def token_losses(
@@ -38,11 +48,38 @@ def token_losses(
         segment_ids: document of each token; None = all of one document.
         execution: the devices and shardings.
     """
-    segments = None if segment_ids is None else segment_ids[:, :-1]
-    states = model.states(ids[:, :-1], segment_ids=segments, execution=execution)
+    states = _states(model, ids, segment_ids, execution)
     if model.head is not None and model.head.is_product:
         return cross_entropy(states, model.columns(), ids[:, 1:], execution)
     return _of_any_head(model, states, ids[:, 1:])
+
+
+def total_loss(
+    model: Decoder,
+    ids: Int[Array, "B T_1"],
+    weights: Float[Array, "B T"],
+    segment_ids: Int[Array, "B T_1"] | None = None,
+    execution: Execution = Execution(),
+) -> Float[Array, ""]:
+    """Return `Σ weights · loss` over every token after the first; its gradients need no more memory than its value.
+
+    Args:
+        model: a decoder with a head.
+        ids: the tokens.
+        weights: weight of the loss of each token; it gets no gradient.
+        segment_ids: document of each token; None = all of one document.
+        execution: the devices and shardings.
+    """
+    states = _states(model, ids, segment_ids, execution)
+    if model.head is not None and model.head.is_product:
+        return weighted_cross_entropy(states, model.columns(), ids[:, 1:], weights, execution)
+    return jnp.sum(_of_any_head(model, states, ids[:, 1:]) * weights)
+
+
+def _states(model: Decoder, ids: Array, segment_ids: Array | None, execution: Execution) -> Float[Array, "B T C"]:
+    """Return the states of every token but the last, after the final norm."""
+    segments = None if segment_ids is None else segment_ids[:, :-1]
+    return model.states(ids[:, :-1], segment_ids=segments, execution=execution)
 
 
 def cross_entropy(
@@ -51,7 +88,7 @@ def cross_entropy(
     labels: Int[Array, "B T"],
     execution: Execution = Execution(),
     *,
-    at_once: int = LOGITS_AT_ONCE,
+    at_once: int | None = None,
 ) -> Float[Array, "B T"]:
     """Return the cross-entropy of each token, in nats.
 
@@ -60,58 +97,201 @@ def cross_entropy(
         columns: columns of the head, float32; multiplied in the dtype of the states.
         labels: true tokens, from 0 to V-1.
         execution: the devices and shardings.
-        at_once: most logits that a device may hold; if there are more, they are computed in chunks.
+        at_once: most logits that a device may hold; if there are more, they are computed in chunks. None = those of
+            `LOGITS_AT_ONCE`.
     """
-    split = {} if execution.mesh is None else dict(execution.mesh.shape)
-    # The columns of the head are sharded over the axis that shards attention heads, where it divides them.
-    vocab = execution.heads if columns.shape[1] % split.get(execution.heads, 1) == 0 else None
-    devices = math.prod(split.get(axis, 1) for axis in (*execution.batch, execution.sequence, vocab))
-    if labels.size * columns.shape[1] <= at_once * devices:
+    split = _split(columns, labels, execution, at_once)
+    if split.chunks == 1:
         logits = product(states, columns.astype(states.dtype))
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+    def of_shard(columns: Array, states: Array, labels: Array) -> Array:
+        first, column = _first_column(split, columns), jnp.arange(columns.shape[1])
+
+        def chunk(part: tuple[Array, Array]) -> Array:
+            rows, targets = part
+            is_label = column == (targets - first)[:, None]
+            return _chunk_losses(product(rows, columns), is_label, column >= 0, split.vocab)[0]
+
+        losses = lax.map(chunk, _cut(split.chunks, states.reshape(-1, states.shape[-1]), labels.reshape(-1)))
+        return losses.reshape(-1)[: labels.size].reshape(labels.shape)
+
+    return _per_shard(split, of_shard, columns, (states, labels), lambda tokens, _: tokens)
+
+
+def weighted_cross_entropy(
+    states: Float[Array, "B T C"],
+    columns: Float[Array, "C V"],
+    labels: Int[Array, "B T"],
+    weights: Float[Array, "B T"],
+    execution: Execution = Execution(),
+    *,
+    at_once: int | None = None,
+) -> Float[Array, ""]:
+    """Return `Σ weights · loss`; the gradients with respect to states and columns are computed beside the value.
+
+    The arguments are those of `cross_entropy`, and `weights`: the weight of the loss of each token, without a gradient.
+    """
+    split = _split(columns, labels, execution, at_once)
+    if split.chunks == 1 and platform() != "gpu":
+        return jnp.sum(cross_entropy(states, columns, labels, execution, at_once=at_once) * weights)
+    return _weighted(split, states, columns, labels, lax.stop_gradient(weights))
+
+
+class _Split(NamedTuple):
+    """How a loss is split.
+
+    Attributes:
+        execution: the devices and shardings.
+        vocab: mesh axis that columns are split over; None = none.
+        chunks: number of parts of a device's tokens.
+    """
+
+    execution: Execution
+    vocab: str | None
+    chunks: int
+
+
+def _split(columns: Array, labels: Array, execution: Execution, at_once: int | None) -> _Split:
+    """Return how a loss is split so that no device holds more than `at_once` logits."""
+    at_once = at_once or LOGITS_AT_ONCE[platform()]
+    sizes = {} if execution.mesh is None else dict(execution.mesh.shape)
+    # The columns of the head are sharded over the axis that shards attention heads, where it divides them.
+    vocab = execution.heads if columns.shape[1] % sizes.get(execution.heads, 1) == 0 else None
+    devices = math.prod(sizes.get(axis, 1) for axis in (*execution.batch, execution.sequence, vocab))
+    return _Split(execution, vocab, math.ceil(labels.size * columns.shape[1] / (at_once * devices)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _weighted(split: _Split, states: Array, columns: Array, labels: Array, weights: Array) -> Float[Array, ""]:
+    return _weighted_forward(split, states, columns, labels, weights)[0]
+
+
+def _weighted_forward(
+    split: _Split, states: Array, columns: Array, labels: Array, weights: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    """Return the sum, and its gradients with respect to states and columns."""
+
+    def of_shard(columns: Array, states: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array]:
+        first, width = _first_column(split, columns), columns.shape[1]
+        narrow = states.dtype.itemsize < 4 and platform() == "gpu"
+        kernel = jnp.pad(columns, ((0, 0), (0, -width % ALIGNED if narrow else 0))).astype(states.dtype)
+        column = jnp.arange(kernel.shape[1])
+
+        def chunk(sums: tuple[Array, Array], part: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
+            rows, targets, factors = part
+            logits, pull = jax.vjp(lambda rows: product(rows, kernel), rows)
+            is_label = column == (targets - first)[:, None]
+            losses, log_sum = _chunk_losses(logits, is_label, column < width, split.vocab)
+            weights = jnp.where(column < width, jnp.exp(logits - log_sum[:, None]), 0.0)
+            slopes = (weights - is_label.astype(weights.dtype)) * factors[:, None]
+            d_columns = kernel_gradient(rows, slopes.astype(rows.dtype))
+            return (sums[0] + jnp.sum(losses * factors), sums[1] + d_columns), pull(slopes)[0]
+
+        parts = _cut(split.chunks, states.reshape(-1, states.shape[-1]), labels.reshape(-1), weights.reshape(-1))
+        wide = jnp.float32 if states.dtype.itemsize < 4 else states.dtype
+        sums = jnp.zeros((), wide), jnp.zeros(kernel.shape, wide)
+        (total, d_columns), d_rows = lax.scan(chunk, sums, parts)
+        d_states = d_rows.reshape(-1, states.shape[-1])[: labels.size].reshape(states.shape)
+        if split.execution.mesh is not None:
+            axes = (*split.execution.batch, *filter(None, (split.execution.sequence,)))
+            total, d_columns = lax.psum((total, d_columns), axes)
+            d_states = lax.psum(d_states, split.vocab) if split.vocab else d_states
+        return total, d_states, d_columns[:, :width]
+
+    specs = lambda tokens, kernel: (PartitionSpec(), tokens, kernel)
+    total, d_states, d_columns = _per_shard(split, of_shard, columns, (states, labels, weights), specs)
+    return total, (d_states, d_columns)
+
+
+def _weighted_backward(
+    split: _Split, gradients: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, Array, None, None]:
+    del split
+    d_states, d_columns = gradients
+    return (cotangent * d_states.astype(jnp.float32)).astype(d_states.dtype), cotangent * d_columns, None, None
+
+
+_weighted.defvjp(_weighted_forward, _weighted_backward)
+
+
+def _per_shard(
+    split: _Split, of_shard: Callable[..., Any], columns: Array, tokens: tuple[Array, ...], outputs: Callable[..., Any]
+) -> Any:
+    """Return `of_shard(columns, *tokens)`, where each device has its shards of both.
+
+    Args:
+        split: the devices.
+        of_shard: function of one device.
+        columns: columns of the head.
+        tokens: arrays `(B, T, ...)`.
+        outputs: returns the shardings of the result, given those of tokens and columns.
+    """
+    execution = split.execution
     if execution.mesh is None:
-        return _in_chunks(states, columns, labels, at_once=at_once, vocab=None)
-    of_shard = functools.partial(_in_chunks, at_once=at_once, vocab=vocab)
-    tokens = PartitionSpec(execution.batch or None, execution.sequence)
-    specs = tokens, PartitionSpec(None, vocab), tokens
-    return jax.shard_map(of_shard, mesh=execution.mesh, in_specs=specs, out_specs=tokens, check_vma=False)(
-        states, columns, labels
+        return of_shard(columns, *tokens)
+    by_token, by_column = PartitionSpec(execution.batch or None, execution.sequence), PartitionSpec(None, split.vocab)
+    specs = by_column, *(by_token,) * len(tokens)
+    run = jax.shard_map(
+        of_shard, mesh=execution.mesh, in_specs=specs, out_specs=outputs(by_token, by_column), check_vma=False
     )
+    return run(columns, *tokens)
 
 
-def _in_chunks(states: Array, columns: Array, labels: Array, *, at_once: int, vocab: str | None) -> Array:
-    """Return the cross-entropy of this device's tokens; its shard of the columns is given by its index on `vocab`."""
-    width, shard = columns.shape
-    first = lax.axis_index(vocab) * shard if vocab else 0
+def _first_column(split: _Split, columns: Array) -> Array | int:
+    """Return the index of the first column of this device."""
+    return lax.axis_index(split.vocab) * columns.shape[1] if split.vocab else 0
 
-    @jax.checkpoint
-    def chunk(part: tuple[Array, Array]) -> Array:
-        rows, targets = part
-        logits = product(
-            rows, columns.astype(rows.dtype)
-        )  # cast here, so that the gradient of the columns is summed in float32
-        top = lax.stop_gradient(jnp.max(logits, axis=-1))
-        top = lax.pmax(top, vocab) if vocab else top
-        total = jnp.sum(jnp.exp(logits - top[:, None]), axis=-1)
-        index = targets - first
-        inside = (index >= 0) & (index < shard)
-        label_logits = jnp.take_along_axis(logits, jnp.clip(index, 0, shard - 1)[:, None], axis=-1)[:, 0]
-        label_logits = jnp.where(inside, label_logits, 0.0)
-        total, label_logits = lax.psum((total, label_logits), vocab) if vocab else (total, label_logits)
-        return jnp.log(total) + top - label_logits
 
-    count = math.ceil(labels.size * shard / at_once)
-    size = math.ceil(labels.size / count)
-    padding = count * size - labels.size
-    rows = jnp.pad(states.reshape(-1, width), ((0, padding), (0, 0))).reshape(count, size, width)
-    targets = jnp.pad(labels.reshape(-1), (0, padding)).reshape(count, size)
-    return lax.map(chunk, (rows, targets)).reshape(-1)[: labels.size].reshape(labels.shape)
+def _cut(chunks: int, *arrays: Array) -> Any:
+    """Return arrays of tokens in chunks of one size, filled with 0."""
+    fill = -len(arrays[0]) % chunks
+    pad = lambda x: jnp.pad(x, ((0, fill), *((0, 0),) * (x.ndim - 1)))
+    return tuple(pad(x).reshape(chunks, -1, *x.shape[1:]) for x in arrays)
+
+
+def _chunk_losses(
+    logits: Float[Array, "N V"], is_label: Bool[Array, "N V"], inside: Bool[Array, " V"], vocab: str | None
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Return losses and the logarithms of the sums of exponentials, of all devices together.
+
+    Args:
+        logits: logits of this device's columns.
+        is_label: whether a column is the true token of a row; its token may be on another device.
+        inside: whether a column is a token.
+        vocab: mesh axis that columns are split over; None = none.
+    """
+    lowest, zero = jnp.finfo(logits.dtype).min, jnp.zeros((), logits.dtype)
+    logits, label_logits = jnp.where(inside, logits, lowest), jnp.where(is_label, logits, 0.0)
+    if platform() == "gpu":
+        arrays = logits, inside.astype(logits.dtype) + jnp.zeros_like(logits), label_logits
+        top, total, label_logits = lax.reduce(arrays, (jnp.full_like(zero, lowest), zero, zero), _merge, (1,))
+    else:  # where a reduction of several arrays is a slow loop
+        top, label_logits = jnp.max(logits, axis=-1), jnp.sum(label_logits, axis=-1)
+        total = jnp.sum(jnp.where(inside, jnp.exp(logits - top[:, None]), 0.0), axis=-1)
+    if vocab:
+        highest = lax.pmax(top, vocab)
+        total, label_logits = lax.psum((total * jnp.exp(top - highest), label_logits), vocab)
+        top = highest
+    log_sum = jnp.log(total) + top
+    return log_sum - label_logits, log_sum
+
+
+def _merge(left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    """Return the largest logit, the sum of exponentials over its own, and the label's logit of two parts of a row.
+
+    All three are found in one pass over the logits.
+    """
+    (a, a_total, a_label), (b, b_total, b_label) = left, right
+    factor = jnp.exp(-jnp.abs(a - b))
+    total = jnp.where(a > b, a_total + factor * b_total, factor * a_total + b_total)
+    return jnp.maximum(a, b), total, a_label + b_label
 
 
 def _of_any_head(model: Decoder, states: Float[Array, "B T C"], labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Return the cross-entropies of a head that is not a product, with the logits of a part in memory at once."""
     batch, tokens = labels.shape
-    chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE))
+    chunks = min(tokens, math.ceil(labels.size * model.config.vocab / LOGITS_AT_ONCE[platform()]))
     padding = -tokens % chunks
 
     def cut(x: Array) -> Array:

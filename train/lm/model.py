@@ -14,7 +14,7 @@ from train.engine.loop import Metrics
 from train.engine.sequence_config import model_options
 from train.engine.task import Split, laws, layer_params, refusal
 from train.lm.config import Config
-from train.lm.cross_entropy import token_losses
+from train.lm.cross_entropy import token_losses, total_loss
 
 SUMS = ("loss", "count")
 """Names of the sums that the loss returns."""
@@ -24,15 +24,6 @@ ACROSS = "--windows=contiguous reads across documents"
 
 PROBED = 8
 """Number of training windows that the probe reads."""
-
-
-def mean_over_documents(
-    losses: Float[Array, "B T"], segment_ids: Int[Array, "B T_1"]
-) -> tuple[Float[Array, ""], Metrics]:
-    """Return the mean loss of the tokens that are predicted from tokens of their own document, and the sums."""
-    inside = ((segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)).astype(jnp.float32)
-    total, count = jnp.sum(losses * inside), jnp.sum(inside)
-    return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
 
 
 class DecoderSplit(Split[Decoder]):
@@ -47,6 +38,25 @@ class DecoderSplit(Split[Decoder]):
     ) -> Float[Array, "B T"]:
         """Return the cross-entropy of every token after the first, in nats."""
         return token_losses(self.model(params), ids, segment_ids, execution)
+
+    def mean_loss(
+        self, params: Any, batch: Mapping[str, Array], execution: Execution = Execution()
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Return the mean loss of the tokens that are predicted from tokens of their own document, and the sums.
+
+        Args:
+            params: parameters of the model.
+            batch: `ids` `(B, T + 1)`, and `segments`, their documents, from 1; without these all are of one document.
+            execution: the devices, shardings and rematerialization.
+        """
+        ids, segment_ids = batch["ids"], batch.get("segments")
+        if segment_ids is None:
+            inside = jnp.ones(ids[:, 1:].shape, jnp.float32)
+        else:
+            inside = ((segment_ids[:, 1:] == segment_ids[:, :-1]) & (segment_ids[:, 1:] != 0)).astype(jnp.float32)
+        total = total_loss(self.model(params), ids, inside, segment_ids, execution)
+        count = jnp.sum(inside)
+        return total / jnp.maximum(count, 1.0), {"loss": total, "count": count}
 
     def refusal(self, length: int) -> str:
         """Return why the encoding does not support a length, or an empty string if it does."""
@@ -77,14 +87,13 @@ class Language(DecoderSplit):
 
         Args:
             params: parameters of the model.
-            batch: `ids` and `segments`, `(B, T + 1)`; the first token of a document is not predicted from the last of
-                another.
+            batch: `ids` and, where documents are packed, `segments`, `(B, T + 1)`; the first token of a document is not
+                predicted from the last of another.
             key: not used: the loss is not random.
             execution: the devices, shardings and rematerialization.
         """
         del key
-        ids, segment_ids = batch["ids"], batch["segments"]
-        return mean_over_documents(self.losses(params, ids, segment_ids, execution), segment_ids)
+        return self.mean_loss(params, batch, execution)
 
     def laws(self, params: Any) -> str:
         """Test the initialized encoding of the first layer against its laws; return one line with the deviations."""

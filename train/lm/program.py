@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -98,7 +99,14 @@ def text_task(config: TextConfig, corpus: Corpus, language: Any, model: Transfor
         restarts=tuple(steps or epoch for steps in config.restarts),
         per_epoch=epoch,
         warmup=config.warmup,
-        batches=partial(packed_batches, corpus, config.length, config.batch, config.seed),
+        batches=partial(
+            packed_batches,
+            corpus,
+            config.length,
+            config.batch,
+            config.seed,
+            always_segments=jax.default_backend() in ("cpu", "tpu"),  # a GPU's fastest attention takes none
+        ),
         loss=language.loss,
         kv_heads=model.layers[0].attention.kv_heads,
         length=config.length,

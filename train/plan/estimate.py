@@ -92,8 +92,6 @@ def arithmetic(work: Work, sizes: Sizes) -> Arithmetic:
     if work.remat == "full":
         again += work.layer_flops
         pairs += work.pair_flops
-    if _logits(work, sizes) > LOGITS_AT_ONCE:
-        again += 2.0 * work.batch * work.rows * work.width * work.columns
     ring_steps, devices = sizes["sequence"], math.prod(sizes.values())
     # The last device of a causal ring has one half-masked block, else full ones; on average it is half of all blocks.
     slowest = (2 * ring_steps - 1) / ring_steps if work.causal else 1
@@ -168,7 +166,8 @@ def step_memory(subject: AbstractStep, sizes: Sizes) -> dict[str, float]:
         "gradients": params * (1 + (work.parts > 1) + (work.item < 4) / 2),
         "saved": work.layers * tokens * (work.width + inside) * work.item,
         "layer": tokens * layer + kernels,
-        "ends": work.table * (4 + work.item) + 3 * 4 * min(_logits(work, sizes), LOGITS_AT_ONCE),
+        "ends": work.table * (4 + work.item)
+        + 3 * 4 * min(_logits(work, sizes), LOGITS_AT_ONCE["tpu"]),  # a GPU: half the bytes of twice as many
     }
 
 

@@ -33,7 +33,6 @@ from train.engine.loop import Metrics
 from train.engine.run_files import MODEL, delete_part
 from train.engine.task import Program, Split, Task
 from train.lm.evaluate import evaluate
-from train.lm.model import mean_over_documents
 from train.lm.program import text_task
 from train.lm.results import KIND, PerplexityResults
 from train.tune.config import Config
@@ -56,6 +55,7 @@ class Tuned(Split):
         self.config = config
         self.subject = Loaded(config.model, config.extend, config.dtype)
         self.losses, self.refusal = self.subject.losses, self.subject.refusal
+        self.mean_loss = self.subject.mean_loss
         shardings = parameter_shardings(self.subject.variables, mesh)
         self.frozen = jax.device_put(self.subject.loaded, shardings)
         del self.subject.loaded
@@ -91,10 +91,7 @@ class Tuned(Split):
         The arguments are those of `train.lm.model.Language.loss`, and `frozen`, the loaded parameters with LoRA.
         """
         del key
-        ids, segment_ids = batch["ids"], batch["segments"]
-        return mean_over_documents(
-            self.losses(self.model_params(params, frozen), ids, segment_ids, execution), segment_ids
-        )
+        return self.mean_loss(self.model_params(params, frozen), batch, execution)
 
 
 def make_task(config: Config) -> Task:

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pejax._ops.checks import check_choice
-from pejax._ops.matmul import product, recompute
+from pejax._ops.matmul import product_in_type, recompute
 from pejax._ops.remat import name_for_remat
 from pejax._ops.sums import without_leading_ones
 from pejax.models.configs.layer import MlpConfig, NormConfig
@@ -89,16 +89,16 @@ class Linear(nnx.Linear):
 
     def __call__(self, inputs: Float[Array, "*B C"]) -> Float[Array, "*B N"]:
         x = inputs.astype(self.dtype)
-        return name_for_remat(product(x, self.kernel[...], self._own_bias()).astype(x.dtype))
+        return name_for_remat(product_in_type(x, self.kernel[...], self._own_bias()))
 
     def of(self, function: Callable[..., Array], *inputs: Float[Array, "*B _"]) -> Float[Array, "*B N"]:
         """Return `function(*inputs) @ kernel + bias`; the backward pass recomputes `function(*inputs)`."""
 
         def run(kernel: Array, bias: Array | None, *inputs: Array) -> Array:
-            return product(function(*inputs), kernel, bias)
+            return product_in_type(function(*inputs), kernel, bias)
 
         inputs = tuple(x.astype(self.dtype) for x in inputs)
-        return name_for_remat(recompute(run)(self.kernel[...], self._own_bias(), *inputs).astype(inputs[0].dtype))
+        return name_for_remat(recompute(run)(self.kernel[...], self._own_bias(), *inputs))
 
     def _own_bias(self) -> Array | None:
         """Return the bias as an array, 0 where a channel has none; None without a bias."""

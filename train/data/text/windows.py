@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int32, Integer
@@ -16,7 +16,14 @@ Batch = dict[str, np.ndarray]
 
 
 def packed_batches(
-    corpus: Corpus, length: int, batch: int, seed: int, step: int = 0, rows: range | None = None
+    corpus: Corpus,
+    length: int,
+    batch: int,
+    seed: int,
+    step: int = 0,
+    rows: range | None = None,
+    *,
+    always_segments: bool = True,
 ) -> "grain.DatasetIterator[Batch]":
     """Return an endless iterator of batches of training windows, cut from the concatenated documents.
 
@@ -31,6 +38,8 @@ def packed_batches(
         seed: random seed of the order of documents, the starts and the order of windows.
         step: step of the first batch.
         rows: the rows of each batch to make; None = all.
+        always_segments: whether batches have segments where each of their windows lies in one document. A step is
+            compiled again for batches without them, so they are left out only if most batches hold no border.
 
     Returns:
         Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments number the documents in a window,
@@ -50,6 +59,8 @@ def packed_batches(
         raise ValueError(f"the training stream must hold at least length + 1 = {length + 1} tokens, got {len(stream)}")
     ends = np.cumsum([len(corpus.train[index]) for index in order])
     windows = (len(stream) - 1) // length
+    borders_per_batch = len(ends) * batch * (length + 1) / len(stream)
+    keep_segments = always_segments or borders_per_batch > 0.5
 
     def start(step: int, window: int) -> int:
         epoch = 1 + step // windows  # a trailing zero would not change a numpy seed
@@ -58,8 +69,8 @@ def packed_batches(
 
     starts = grain.MapDataset.range(windows).seed(seed).shuffle().repeat().map_with_index(start)
     rows_to_make = slice(0, batch) if rows is None else slice(rows.start, rows.stop)
-    batches = starts.batch(batch, drop_remainder=True, batch_fn=lambda starts: np.asarray(starts)[rows_to_make])[step:]
-    batches = batches.map(partial(_gather, stream, ends, length))
+    batches = starts.batch(batch, drop_remainder=True, batch_fn=np.asarray)[step:]
+    batches = batches.map(partial(_gather, stream, ends, length, rows_to_make, keep_segments))
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
@@ -67,14 +78,28 @@ def _gather(
     stream: Integer[np.ndarray, " N"],
     ends: Integer[np.ndarray, " docs"],
     length: int,
+    rows: slice,
+    keep_segments: bool,
     starts: Integer[np.ndarray, " B"],
 ) -> Batch:
-    """Return the windows that start at `starts` of a ring of documents that end before `ends`."""
-    at = starts[:, None] + np.arange(length + 1)
-    lap, position = np.divmod(at, len(stream))
-    document = np.searchsorted(ends, position, side="right") + lap * len(ends)
+    """Return the windows that start at `starts[rows]` of a ring of documents that end before `ends`.
+
+    Whether segments are left out depends on all rows, as every process must decide alike.
+    """
+    first, last = (_document(len(stream), ends, starts + offset) for offset in (0, length))
+    at = starts[rows, None] + np.arange(length + 1)
+    ids = stream[at % len(stream)].astype(np.int32)
+    if not keep_segments and np.array_equal(first, last):
+        return {"ids": ids}
+    document = _document(len(stream), ends, at)
     changes = np.diff(document, axis=1, prepend=document[:, :1]) > 0
-    return {"ids": stream[position].astype(np.int32), "segments": 1 + np.cumsum(changes, axis=1, dtype=np.int32)}
+    return {"ids": ids, "segments": 1 + np.cumsum(changes, axis=1, dtype=np.int32)}
+
+
+def _document(count: int, ends: Integer[np.ndarray, " docs"], at: Integer[np.ndarray, "*B"]) -> Any:
+    """Return the number of the document of each place in a ring of `count` tokens, counted on in every lap."""
+    lap, position = np.divmod(at, count)
+    return np.searchsorted(ends, position, side="right") + lap * len(ends)
 
 
 def evaluation_windows(
