@@ -168,13 +168,23 @@ def test_in_order_nothing_but_the_fused_kernel_runs():
 
 
 @pytest.mark.parametrize("spec", ["none", "alibi"])
-def test_without_positions_there_is_no_question_of_order(spec):
+@pytest.mark.parametrize(
+    ("order", "is_known"),
+    [(None, True), ("0 ... T-1", True), ("with gaps", True), ("backward", False), ("traced", False)],
+)
+def test_known_positions_leave_no_question_of_order(spec, order, is_known):
     arrays, params, hooks = inputs(spec, True)
-    run = lambda *arrays: step(by_xla, hooks)(*arrays, params, None)[1][:3]
+    count = jnp.arange(T)
+    known = {None: None, "0 ... T-1": count, "with gaps": 3 * count + 1, "backward": count[::-1], "traced": None}[order]
+
+    def run(*arrays):
+        positions = jnp.arange(T) if order == "traced" else known
+        return step(by_xla, hooks)(*arrays, params, positions)[1][:3]
+
     jaxpr = jax.make_jaxpr(run)(*arrays).jaxpr
     live = str(dce_jaxpr(jaxpr, [True] * 3)[0])
-    assert "cond[" not in live
-    assert "pallas_call" not in live
+    assert ("cond[" not in live) == is_known
+    assert ("pallas_call" not in live) == is_known
 
 
 def test_without_a_mask_there_is_no_question_of_order():

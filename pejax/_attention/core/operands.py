@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
+from pejax._attention.core.order import count_from_zero
 from pejax._attention.core.reference import PairArrays
 from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.backend import vmap_or_map
@@ -73,13 +74,15 @@ class Layout(NamedTuple):
         q_axes: batch axis of each field of the queries' `TokenPositions`: 0, or None for a field that is not batched.
         k_axes: the same for the keys' `TokenPositions`.
         one_dropout: whether all examples and heads drop the same pairs.
-        in_order: whether queries and keys are the same tokens, at 0 ... T-1: no positions were given.
+        in_order: whether queries and keys are known to be the same tokens, at 0 ... T-1.
+        by_place: whether fused kernels, which count tokens by their place in the arrays, are known to be right.
     """
 
     q_axes: TokenPositions
     k_axes: TokenPositions
     one_dropout: bool = False
     in_order: bool = False
+    by_place: bool = False
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
@@ -165,7 +168,8 @@ def prepare(
     *batch, length, heads, dim = q.shape
     k_length, key_heads = k.shape[-3:-1]
     check_positions_given(q, k, positions, k_positions)
-    in_order = positions is None and k_positions is None  # before the defaults, which hide it, are filled in
+    given = [side for side in (positions, k_positions) if side is not None]
+    in_order = all(count_from_zero(as_token_positions(side)) for side in given) and length == k_length
     positions = jnp.arange(length) if positions is None else positions
     q_tokens, q_axes = check_tokens("positions", positions, tuple(batch), length)
     k_positions = positions if k_positions is None else k_positions

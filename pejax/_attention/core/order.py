@@ -50,6 +50,15 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     return tokens
 
 
+def count_from_zero(tokens: TokenPositions) -> bool:
+    """Return whether tokens are known to be a sequence as it stands: at 0 ... T-1, in the order of the array."""
+    places, *others = tokens
+    if any(field is not None for field in others) or isinstance(places, Tracer) or places.ndim != 1:
+        return False
+    known = jnp.issubdtype(places.dtype, jnp.integer) and getattr(places, "is_fully_addressable", True)
+    return known and np.array_equal(np.asarray(places), np.arange(len(places)))
+
+
 def first_fall(positions: Int[np.ndarray, "*#B T"], segments: Int[np.ndarray, "*#B T"]) -> str:
     """Return in words the first token with no higher position than the one of its segment before it; "" without one."""
     positions, segments = np.broadcast_arrays(positions, segments)

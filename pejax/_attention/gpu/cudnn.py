@@ -1,8 +1,8 @@
 """Attention by cuDNN's fused kernels, which come with JAX: without a bias, or with a causal bias that is linear.
 
-Whether tokens are in the order of the arrays is known only at run time; for other orders, pejax's own kernels take
-over. They also compute two results for which the fused kernels are too inaccurate: log-sum-exps in float32, and the
-gradient of the bias, which the folded columns would give only as a difference of large numbers.
+Whether tokens at traced positions are in the order of the arrays is known only at run time; for other orders, pejax's
+own kernels take over. They also compute two results for which the fused kernels are too inaccurate: log-sum-exps in
+float32, and the gradient of the bias, which the folded columns would give only as a difference of large numbers.
 """
 
 import functools
@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention
+from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention, order_is_known
 from pejax._attention.gpu.gpu_attention import KERNELS, refuse
 from pejax._attention.protocol.elementwise import slope
 from pejax._attention.protocol.kernel_call import (
@@ -47,8 +47,8 @@ def fused_attention(
     Raises:
         NotImplementedError: the fused kernels or our own do not support these operands.
     """
-    static = Static(options, layout, interpret)
     check_fused(options, operands, position_axes(layout, operands))
+    static = Static(options, layout._replace(by_place=order_is_known(options, layout, operands)), interpret)
     refuse(static, operands)
     primals = primals_of(operands)
     try:

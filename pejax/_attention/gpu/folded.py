@@ -17,6 +17,7 @@ Reference:
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
@@ -151,7 +152,7 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
     So it is where the order rises, in steps of 1 with a window, and, with a bias, where positions never decrease and
     span at most 2^24. Without a causal mask, the order does not matter; without positions, it is that of the arrays.
     """
-    if not options.causal or (layout.in_order and operands.k.shape[-2] <= LARGEST_SPAN):
+    if not options.causal or layout.by_place or (layout.in_order and operands.k.shape[-2] <= LARGEST_SPAN):
         return None
     has_bias = operands.shared.distance_bias is not None
 
@@ -169,3 +170,12 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
     if all(field is None for side in axes for field in side):
         return example_is_ordered(operands.q_tokens, operands.k_tokens)
     return jnp.all(jax.vmap(example_is_ordered, axes)(operands.q_tokens, operands.k_tokens))
+
+
+def order_is_known(options: Options, layout: Layout, operands: Operands) -> bool:
+    """Return whether the tokens' positions are known here, and fused kernels may count them by their place."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands.q_tokens, operands.k_tokens))):
+        return False
+    with jax.ensure_compile_time_eval():
+        order = arrays_are_ordered(options, layout, operands)
+        return order is None or bool(order)
