@@ -68,7 +68,7 @@ ENTRY %main (x: f32[8,16], stack: f32[4,8,16], which: pred[], kernel: f32[16,32]
   %rows = f32[4,8,16]{2,1,0} get-tuple-element(%loop), index=2
   %turned = f32[16,8]{1,0} fusion(%rows, %at), kind=kInput, calls=%fused_slice
   %chosen = f32[8,16]{1,0} conditional(%which, %x, %x), true_computation=%small, false_computation=%large
-  %call = (f32[8,32]{1,0}, s8[4194304]{0}) custom-call(%chosen, %kernel), custom_call_target="__cublas$lt$matmul", QUARTER
+  %call = (f32[8,32]{1,0}, s8[4096]{0}) custom-call(%chosen, %kernel), custom_call_target="__cublas$lt$matmul", QUARTER
   ROOT %product = f32[8,32]{1,0} get-tuple-element(%call), index=0
 }
 """.replace("FOUR_TIMES", 'backend_config={"known_trip_count":{"n":"4"}}').replace(
