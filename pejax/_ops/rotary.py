@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Num
 
 from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice, check_floats, check_positions
+from pejax._ops.linear_rotation import rotate_linear
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 
 PAIRINGS = ("interleaved", "half")
@@ -112,18 +113,8 @@ def _rotate_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
     """Rotate channels i and F+i."""
-    by_parts, by_selects = _halves_concatenated, _halves_selected
-    return jax.lax.platform_dependent(x, cos, sin, cuda=by_parts, rocm=by_parts, default=by_selects)
-
-
-def _halves_concatenated(
-    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
-) -> Float[Array, "*BTKG D"]:
-    """Rotate channels i and F+i part by part, which GPUs read and write as vectors."""
-    count = cos.shape[-1]
-    first, second = (x[..., start : start + count].astype(jnp.float32) for start in (0, count))
-    parts = [part.astype(x.dtype) for part in _rotated(first, second, cos, sin)]
-    return jnp.concatenate([*parts, x[..., 2 * count :]], axis=-1)
+    on_gpu = functools.partial(rotate_linear, pairing="half")
+    return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_halves_selected)
 
 
 def _halves_selected(
@@ -151,12 +142,23 @@ def _rotate_interleaved(
     """Rotate channels 2i and 2i+1."""
     count = cos.shape[-1]
     rotating, unchanged = x[..., : 2 * count], x[..., 2 * count :]
-    pairs = rotating.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
+    if x.dtype.itemsize == 2 and 2 * count == x.shape[-1]:
+        on_gpu = functools.partial(rotate_linear, pairing="interleaved")
+        return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_narrow_by_parts)
     if x.dtype.itemsize < 4:
-        out = _by_parts(pairs, cos, sin)
+        out = _narrow_by_parts(rotating, cos, sin)
     else:  # 32 bits and more, which CPUs read in any order without one loop per channel of the pair
+        pairs = rotating.astype(jnp.float32).reshape(*x.shape[:-1], count, 2)
         out = jax.lax.platform_dependent(pairs, cos, sin, cpu=_by_swapping, default=_by_parts)
     return jnp.concatenate([out.reshape(rotating.shape).astype(x.dtype), unchanged], axis=-1)
+
+
+def _narrow_by_parts(
+    x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
+) -> Float[Array, "*BTKG D"]:
+    """Rotate channels 2i and 2i+1 of an array of fewer than 32 bits."""
+    pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
+    return _by_parts(pairs, cos, sin).reshape(x.shape).astype(x.dtype)
 
 
 def _by_parts(

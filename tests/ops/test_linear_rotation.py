@@ -1,0 +1,99 @@
+"""The rotation for GPUs is that of every platform, to the bit, under each transformation of JAX."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from pejax._ops import rotary
+from pejax._ops.linear_rotation import rotate_linear
+
+FORMS = {"half": rotary._halves_selected, "interleaved": rotary._narrow_by_parts}
+CASES = [
+    ("half", "bfloat16", 12),
+    ("half", "float32", 8),
+    ("interleaved", "bfloat16", 8),
+    ("interleaved", "float16", 8),
+]
+
+
+def operands(dtype, channels):
+    draw = np.random.default_rng(0)
+    x = jnp.asarray(draw.normal(size=(3, 5, 2, channels)), dtype)
+    angles = jnp.asarray(draw.normal(size=(5, 1, 4)), jnp.float32)
+    return x, jnp.cos(angles), jnp.sin(angles)
+
+
+def squares(rotate):
+    return lambda *operands: jnp.sum(jnp.square(rotate(*operands).astype(jnp.float32)))
+
+
+def on_a_mesh(rotate):
+    """Return a rotation whose batch is split over the devices."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    by_batch, whole = PartitionSpec("data"), PartitionSpec()
+    return jax.shard_map(rotate, mesh=mesh, in_specs=(by_batch, whole, whole), out_specs=by_batch)
+
+
+def along_x(rotate):
+    """Return the gradient's change with x."""
+
+    def change(x, cos, sin):
+        return jax.jvp(lambda x: jax.grad(squares(rotate))(x, cos, sin), (x,), (x,))[1]
+
+    return change
+
+
+TRANSFORMS = {
+    "jit": jax.jit,
+    "grad": lambda rotate: jax.grad(squares(rotate)),
+    "grad of a batch": lambda rotate: jax.grad(squares(jax.vmap(rotate, (0, None, None)))),
+    "batch of grad": lambda rotate: jax.vmap(jax.grad(squares(rotate)), (0, None, None)),
+    "batch of tables": lambda rotate: lambda x, *tables: jax.vmap(rotate, (None, 0, 0))(x, *(t[None] for t in tables)),
+    "last axis": lambda rotate: lambda x, cos, sin: jax.vmap(rotate, (2, None, None), 2)(x, cos[:, 0], sin[:, 0]),
+    "jvp of grad": along_x,
+    "remat": lambda rotate: jax.grad(squares(jax.checkpoint(rotate))),
+    "mesh": on_a_mesh,
+    "grad on a mesh": lambda rotate: jax.grad(squares(on_a_mesh(rotate))),
+    "grad of tables": lambda rotate: jax.grad(squares(rotate), (1, 2)),
+}
+
+
+@pytest.mark.parametrize(("pairing", "dtype", "channels"), CASES)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_every_transformation_gives_what_it_gives_elsewhere(transform, pairing, dtype, channels):
+    given = operands(dtype, channels)
+    ours = TRANSFORMS[transform](lambda *operands: rotate_linear(*operands, pairing=pairing))(*given)
+    theirs = TRANSFORMS[transform](FORMS[pairing])(*given)
+    tolerance = 1e-5 if transform == "grad of tables" or dtype == "float32" else 0.0
+    jax.tree.map(
+        lambda own, other: np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance), ours, theirs
+    )
+
+
+@pytest.mark.parametrize(("pairing", "dtype", "channels"), CASES)
+def test_a_change_of_all_operands_is_the_sum_of_their_changes(pairing, dtype, channels):
+    x, cos, sin = operands(dtype, channels)
+    run = lambda rotate: jax.jvp(rotate, (x, cos, sin), (x, sin, cos))
+    own, other = run(lambda *operands: rotate_linear(*operands, pairing=pairing)), run(FORMS[pairing])
+    for result, expected in zip(own, other, strict=True):
+        assert result.dtype == dtype
+        np.testing.assert_allclose(
+            result.astype(jnp.float32), expected.astype(jnp.float32), atol=8 * float(jnp.finfo(dtype).eps)
+        )
+
+
+def test_gpus_run_it_and_no_other_platform():
+    x, cos, sin = operands("bfloat16", 8)
+    for pairing in FORMS:
+        lowered = lambda platform: (
+            jax.jit(lambda *operands: rotary.rotate_pairs(*operands, pairing=pairing))  # noqa: B023
+            .trace(x, cos, sin)
+            .lower(lowering_platforms=(platform,))
+            .as_text()
+        )
+        words = {platform: "ui32" in lowered(platform) for platform in ("cpu", "tpu", "cuda")}
+        assert words == {"cpu": False, "tpu": False, "cuda": pairing == "interleaved"}
+        joined = {platform: "concatenate" in lowered(platform) for platform in ("cpu", "cuda")}
+        assert joined["cuda"] == (pairing == "half")
