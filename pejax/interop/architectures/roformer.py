@@ -7,7 +7,7 @@ import numpy as np
 
 from pejax._record.specs import EncodingSpec
 from pejax.interop.architecture import Architecture
-from pejax.interop.architectures.bert import BERT, CARRIED, COPIES, INERT, bert
+from pejax.interop.architectures.encoders import BERT, CARRIED, COPIES, INERT, bert
 from pejax.interop.config import Config
 from pejax.interop.stacks import ModelConfig, head_stack
 from pejax.models import TransformerConfig
