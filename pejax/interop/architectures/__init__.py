@@ -1,8 +1,5 @@
 """The architectures that can be read and written: a file per family, a line per model."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from pejax._calls.names import did_you_mean
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
@@ -17,12 +14,10 @@ from pejax.interop.architectures import (
     moe,
     olmo,
     phi,
-    rope_vit,
     t5,
     vit,
 )
-from pejax.interop.config import Config
-from pejax.interop.towers import TOWERS, text_tower
+from pejax.interop.towers import TOWERS
 
 ARCHITECTURES: dict[str, Architecture] = {
     **llama.LLAMA,
@@ -79,29 +74,6 @@ REFUSED = {
     **dict.fromkeys(("whisper", "qwen2_vl", "mllama"), "multimodal inputs"),
 }
 """Unsupported architectures, and the missing feature."""
-
-
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """Return the architecture of a config.json, by its `model_type`, or by timm's `architecture`.
-
-    Raises:
-        ValueError: an unknown or unsupported architecture.
-    """
-    if config.get("model_type") in TOWERS:
-        return text_tower(config, find_architecture)
-    if "model_type" in config or "architecture" not in config:
-        architecture = find_architecture(config.get("model_type"))
-        return (
-            architecture
-            if architecture.padding is None
-            else architecture._replace(skipped_rows=rows_of_padding(config, architecture.padding))
-        )
-    return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
-
-
-def rows_of_padding(config: Mapping[str, Any], default: int) -> int:
-    """Return the number of rows up to that of `pad_token_id`."""
-    return 1 + Config(config).count("pad_token_id", default, least=0)
 
 
 def find_architecture(model_type: object) -> Architecture:
