@@ -1,8 +1,7 @@
 """The source of a model: its config, its architecture, and what the tensors of its file are for."""
 
-import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,8 +14,9 @@ from pejax.interop.files import FLOATS, WEIGHTS, Tensor
 from pejax.interop.layouts import Piece
 from pejax.interop.model_config import name_of, read_model
 from pejax.interop.slots import Slot, expected_shapes, model_slots
-from pejax.interop.stacks import ModelConfig
+from pejax.interop.stacks import ModelConfig, head_stack
 from pejax.interop.towers import TOWERS
+from pejax.models import ViTConfig
 
 TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """Types of tensors by name, and their names in safetensors files."""
@@ -36,6 +36,7 @@ class Source:
             vision transformers, also the tokens to which such rows are added.
         architecture: names and layouts of the tensors; where the file has only the encoder of an encoder-decoder, those
             of the encoder.
+        slots: slots of all parameters, with the names of the file.
         head_copy: name of a head that repeats the table of token vectors. None = no such head.
         copies: other tensors that are in the file twice: name of the copy -> name of the original.
         ignored: patterns of other tensors that are carried.
@@ -46,6 +47,7 @@ class Source:
     tensors: Mapping[str, Tensor]
     carried: Mapping[str, np.ndarray]
     architecture: Architecture = field(repr=False, compare=False)
+    slots: Sequence[Slot] = field(repr=False, compare=False)
     head_copy: str | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -55,21 +57,31 @@ class Source:
         """The name of the architecture in config.json."""
         return name_of(self.config_json)
 
-    @functools.cached_property
-    def slots(self) -> list[Slot]:
-        """The slots of all parameters, with the names of the file."""
-        prefixes = prefixes_in(self.architecture, self.tensors)
 
-        def with_file_name(piece: Piece) -> Piece:
-            name = with_prefix(piece.tensor, prefixes)
-            old_names = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
-            return piece._replace(tensor=old_names[0] if old_names and old_names[0] in self.tensors else name)
+def source_of(
+    config_json: Mapping[str, Any],
+    config: ModelConfig,
+    architecture: Architecture,
+    tensors: Mapping[str, Tensor],
+    ignored: tuple[str, ...] = (),
+) -> Source:
+    """Return the source of these tensors, without carried values; arguments are its attributes."""
+    prefixes = prefixes_in(architecture, tensors)
 
-        renamed = []
-        for slot in model_slots(self.config, self.architecture):
-            added = None if slot.added is None else with_file_name(slot.added)
-            renamed.append(slot._replace(pieces=tuple(map(with_file_name, slot.pieces)), added=added))
-        return renamed
+    def with_file_name(piece: Piece) -> Piece:
+        name = with_prefix(piece.tensor, prefixes)
+        old_names = [name.removesuffix(new) + old for new, old in OLD_SUFFIXES.items() if name.endswith(new)]
+        return piece._replace(tensor=old_names[0] if old_names and old_names[0] in tensors else name)
+
+    slots = []
+    for slot in model_slots(config, architecture):
+        added = None if slot.added is None else with_file_name(slot.added)
+        slots.append(slot._replace(pieces=tuple(map(with_file_name, slot.pieces)), added=added))
+    head = None if isinstance(config, ViTConfig) else head_stack(config).head
+    head_name = with_prefix(architecture.names.get("head", ""), prefixes) + ".weight"
+    head_copy = head_name if head is not None and head.tied and head_name in tensors else None
+    copies = {copy: original for copy, original in architecture.copies.items() if copy in tensors}
+    return Source(config_json, config, tensors, {}, architecture, slots, head_copy, copies, ignored)
 
 
 def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> Source:
@@ -93,7 +105,7 @@ def source_from_config(config: Mapping[str, Any], *, dtype: str = "float32") -> 
         rule = "names a model of several towers: only a loaded one can be saved, with the tensors of the other towers"
         raise ValueError(f"model_type {config.get('model_type')!r} {rule}")
     architecture, model_config = read_model(config)
-    source = Source(dict(config), model_config, {}, {}, architecture)
+    source = source_of(dict(config), model_config, architecture, {})
     shapes = expected_shapes(source.slots)
     source = replace(source, tensors={name: Tensor(WEIGHTS, TYPES[dtype], shape) for name, shape in shapes.items()})
     zeros = lambda shape: np.zeros(shape, FLOATS[TYPES[dtype]])

@@ -12,7 +12,7 @@ from pejax.interop.files import FLOATS, Reader, Tensor, list_tensors, reader, re
 from pejax.interop.gguf_models import translate
 from pejax.interop.model_config import read_model
 from pejax.interop.slots import expected_shapes
-from pejax.interop.source import Source, carried_tensors, copies_of, prefixes_in, with_prefix
+from pejax.interop.source import Source, carried_tensors, copies_of, prefixes_in, source_of, with_prefix
 from pejax.interop.stacks import TextConfig, head_stack, with_head
 from pejax.interop.vision_slots import with_heads_of_file
 from pejax.models import EncoderDecoderConfig, ViTConfig
@@ -39,7 +39,7 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
     architecture, model_config = read_model(config, (), sizes)
-    source = Source(config, model_config, tensors, {}, architecture, ignored=ignore)
+    source = source_of(config, model_config, architecture, tensors, ignore)
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
     return source, read
 
@@ -74,28 +74,26 @@ def read_folder(directory: Path, ignore: tuple[str, ...] = (), sizes: ViTConfig 
     tensors = list_tensors(directory)
     if isinstance(model_config, ViTConfig):
         model_config = with_heads_of_file(model_config, architecture, tensors)
-        source = Source(config, model_config, tensors, {}, architecture, ignored=ignore)
     else:
-        source = _text_source(config, model_config, architecture, tensors, ignore)
+        architecture, model_config = _text_of_file(config, model_config, architecture, tensors)
+    source = source_of(config, model_config, architecture, tensors, ignore)
     _check_tensors(source, directory, lambda name: directory / tensors[name].file, described_by="config.json")
     return source
 
 
-def _text_source(
+def _text_of_file(
     config: Mapping[str, Any],
     model_config: TextConfig,
     architecture: Architecture,
     tensors: Mapping[str, Tensor],
-    ignored: tuple[str, ...],
-) -> Source:
-    """Return the source of a text model, without what the file lacks: the decoder of an encoder-decoder, or the head.
+) -> tuple[Architecture, TextConfig]:
+    """Return a text model's architecture and config, without what the file lacks: decoder of a pair of stacks, or head.
 
     Args:
         config: content of config.json.
         model_config: config of the whole model, as config.json describes it.
         architecture: architecture of the whole model.
         tensors: file, type and shape of every tensor, by name.
-        ignored: patterns of tensors that are carried.
     """
     if isinstance(model_config, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
         model_config, architecture = model_config.encoder, of_encoder(architecture)
@@ -110,10 +108,7 @@ def _text_source(
         head = None if is_trunk else head if states_tying else replace(head, tied=True)
     if "dense" in architecture.names and weight_name("dense") not in tensors:
         head = None
-    head_is_copy = weight_name("head") in tensors and head is not None and head.tied
-    head_copy = weight_name("head") if head_is_copy else None
-    copies = {copy: original for copy, original in architecture.copies.items() if copy in tensors}
-    return Source(config, with_head(model_config, head), tensors, {}, architecture, head_copy, copies, ignored)
+    return architecture, with_head(model_config, head)
 
 
 def _names_trunk(config: Mapping[str, Any]) -> bool:
