@@ -12,15 +12,9 @@ from pejax._process.text import printable
 from pejax._record.specs import EncodingSpec, Spec
 from pejax.interop.config import read_json
 from pejax.interop.files import A_MODEL, has_weights, other_weights
-from pejax.interop.source import (
-    Source,
-    carried_tensors,
-    name_of,
-    open_source,
-    read_config,
-    tables_with_skipped_rows,
-    tokens_with_rows,
-)
+from pejax.interop.model_config import name_of, read_config
+from pejax.interop.source import Source, carried_tensors, tables_with_skipped_rows, tokens_with_rows
+from pejax.interop.source_files import open_source
 from pejax.interop.stacks import ModelConfig, stacks
 from pejax.models import TransformerConfig, ViTConfig
 from pejax.models.configs.pattern import patterns

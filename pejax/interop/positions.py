@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pejax._record.specs import EncodingSpec
-from pejax.interop.architectures import architecture_of
 from pejax.interop.config import Config
+from pejax.interop.model_config import architecture_of
 from pejax.interop.rope import LAYER_TYPES, read_rope
 from pejax.interop.stacks import stacks
 

@@ -1,7 +1,7 @@
 """Slots: the tensors of a file that a parameter consists of."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -83,6 +83,10 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
     single_stack = "layers" if isinstance(config, ViTConfig) else "stack"
     # The first name in a parameter's path tells the stack that it is in, and the prefix of that stack's parts.
     stack_of = {prefix.removesuffix(".") or single_stack: (prefix, stack) for prefix, stack in stacks(config).items()}
+    names_of = {  # by the prefix of a stack: the names of each of its layers
+        prefix: [_layer_names(architecture, prefix, layer, number) for number, layer in enumerate(stack.layers)]
+        for prefix, stack in stacks(config).items()
+    }
     slots = []
     for path, variable in nnx.to_flat_state(nnx.state(model)):
         stack_prefix, stack = stack_of.get(str(path[0]), ("", None))
@@ -94,7 +98,7 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
         layers = model.layers if isinstance(model, ViT) else getattr(model, str(path[0])).layers
         body = layers.bodies[0 if body_name == "blocks" else int(body_name.removeprefix("body_"))]
         for row, layer in enumerate(body.layers):
-            names = _layer_names(architecture, stack_prefix, stack.layers[layer], layer)
+            names = names_of[stack_prefix][layer]
             if path_in_layer[-1] == "frequencies":  # RoPE-Mixed: one tensor of the file holds those of all layers
                 name = _name(names, "frequencies")
                 pieces, layout = mixed_frequencies(name, variable.shape[1:], layer, len(stack.layers))
@@ -105,7 +109,7 @@ def model_slots(config: ModelConfig, architecture: Architecture) -> list[Slot]:
     return slots
 
 
-def expected_shapes(slots: list[Slot]) -> dict[str, tuple[int, ...]]:
+def expected_shapes(slots: Sequence[Slot]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of all tensors of a model, by name."""
     return {piece.tensor: piece.shape for slot in slots for piece in slot.pieces}
 

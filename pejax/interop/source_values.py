@@ -8,7 +8,14 @@ import numpy as np
 
 from pejax.interop.config import Config
 from pejax.interop.files import Reader
-from pejax.interop.source import Source, carried_tensors, table_name, tables_with_skipped_rows, tokens_with_rows
+from pejax.interop.source import (
+    Source,
+    carried_tensors,
+    source_of,
+    table_name,
+    tables_with_skipped_rows,
+    tokens_with_rows,
+)
 from pejax.interop.stacks import head_stack, with_head
 from pejax.models import ViTConfig
 
@@ -40,9 +47,8 @@ def _untied(source: Source) -> Source:
         source_config = with_head(source_config, replace(head, tied=False))
     config = {**source.config_json, "tie_word_embeddings": False}
     changes_more = source.architecture.read(Config(config)) != source_config  # in T5, the flag also sets a scale
-    return replace(
-        source, config=source_config, config_json=source.config_json if changes_more else config, head_copy=None
-    )
+    config = source.config_json if changes_more else config
+    return source_of(config, source_config, source.architecture, source.tensors, source.ignored)
 
 
 def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:

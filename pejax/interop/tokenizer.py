@@ -11,7 +11,7 @@ from typing import Any
 from pejax.interop.config import read_json
 from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
-from pejax.interop.source import find_gguf
+from pejax.interop.source_files import find_gguf
 from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4

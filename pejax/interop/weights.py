@@ -19,7 +19,8 @@ from pejax.interop.extended_config import extended_config
 from pejax.interop.files import FLOATS, only_finite, write_folder
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.slots import empty_model
-from pejax.interop.source import Source, copies_of, open_source, tables_with_skipped_rows
+from pejax.interop.source import Source, copies_of, tables_with_skipped_rows
+from pejax.interop.source_files import open_source
 from pejax.interop.source_values import with_values
 from pejax.interop.stacks import ModelConfig, map_stacks, stacks
 from pejax.interop.vision_slots import without_row

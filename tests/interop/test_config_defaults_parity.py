@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from pejax.interop.source import read_config
+from pejax.interop.model_config import read_config
 from tests.support.hub_folders import CONFIGS
 from tests.support.hub_pictures import PICTURES
 from tests.support.peers import peer

@@ -10,7 +10,8 @@ from safetensors import safe_open
 from pejax import interop
 from pejax.interop import files
 from pejax.interop.config import Config, read_json
-from pejax.interop.source import open_source, read_config
+from pejax.interop.model_config import read_config
+from pejax.interop.source_files import open_source
 from tests.support.cases import mostly_slow
 from tests.support.hub_folders import CONFIGS, rewrite, tensors, write
 from tests.support.hub_pictures import PICTURES

@@ -11,8 +11,9 @@ from test_vision_parity import maker as picture_maker
 from test_vision_parity import theirs
 
 from pejax.interop import towers
-from pejax.interop.architectures import ARCHITECTURES, architecture_of
+from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import INERT, NEUTRAL, Config
+from pejax.interop.model_config import architecture_of
 from tests.support.hub_folders import CONFIGS
 from tests.support.hub_pictures import PICTURES, TEXT
 from tests.support.peers import peer

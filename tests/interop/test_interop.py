@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pejax import extensions
-from pejax.interop import load, save, source_from_config
+from pejax.interop import load, model_config, save, source_from_config
+from pejax.interop import source as source_record
 from tests.support.cases import slow
 from tests.support.hub_folders import CONFIGS, drawn, rewrite, run, tensors, write
 
@@ -243,6 +244,16 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path):
     (tmp_path / "empty").mkdir()
     save(model, tmp_path / "empty", source)
     assert folder_bytes(tmp_path / "empty") == before
+
+
+def test_loading_reads_the_config_once_and_makes_the_slots_once(tmp_path, monkeypatch):
+    folder, calls = write(tmp_path / "a"), []
+    for module, name in ((model_config, "architecture_of"), (model_config, "Config"), (source_record, "model_slots")):
+        function = getattr(module, name)
+        counted = lambda *arguments, name=name, function=function: calls.append(name) or function(*arguments)
+        monkeypatch.setattr(module, name, counted)
+    load(folder)
+    assert calls == ["architecture_of", "Config", "model_slots"]
 
 
 def test_files_say_that_they_are_for_pytorch(tmp_path):

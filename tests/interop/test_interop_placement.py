@@ -11,7 +11,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from pejax.interop import load, save
 from pejax.interop.parameters import values_in
-from pejax.interop.source import open_source
+from pejax.interop.source_files import open_source
 from tests.support.cases import slow
 from tests.support.gguf_files import write_gguf
 from tests.support.hub_folders import rewrite, run, tensors, write

@@ -9,7 +9,7 @@ import pytest
 from pejax import interop
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.command import main
-from pejax.interop.source import read_config
+from pejax.interop.model_config import read_config
 from tests.support.hub_folders import drawn, run, write
 from tests.support.published import ACCEPTED, FOLDER, VERDICTS
 

@@ -8,8 +8,8 @@ import pytest
 
 from pejax._encodings.rope import rope_frequencies
 from pejax._extensions.frequencies import extend_frequencies
+from pejax.interop.model_config import read_config
 from pejax.interop.rope import LAYER_TYPES
-from pejax.interop.source import read_config
 from pejax.interop.stacks import stacks
 from tests.support.peers import peer
 from tests.support.published import ACCEPTED, FOLDER, VERDICTS

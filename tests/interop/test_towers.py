@@ -7,7 +7,7 @@ import pytest
 
 from pejax.interop import load, save
 from pejax.interop.command import main
-from pejax.interop.source import read_config
+from pejax.interop.model_config import read_config
 from tests.support.hub_folders import CONFIGS, rewrite, run, tensors, write
 
 IDS = np.random.default_rng(0).integers(0, 97, (2, 12))

@@ -12,10 +12,9 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from pejax.interop import load, save, source_from_config
-from pejax.interop.architectures import architecture_of
 from pejax.interop.command import main
-from pejax.interop.slots import model_slots
-from pejax.interop.source import expected_shapes, read_config
+from pejax.interop.model_config import architecture_of, read_config
+from pejax.interop.slots import expected_shapes, model_slots
 from pejax.models import Decoder, ViT, decoder
 from tests.support.cases import slow
 from tests.support.hub_folders import drawn, rewrite, tensors, write

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pejax.interop.source import read_folder
+from pejax.interop.source_files import read_folder
 from pejax.models import vit
 from tests.support.hub_folders import write
 from tests.support.hub_pictures import PICTURES

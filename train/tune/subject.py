@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from pejax import interop
-from pejax.interop.source import find_gguf, open_source
+from pejax.interop.source_files import find_gguf, open_source
 from pejax.models import Decoder, TransformerConfig
 from train.data.text.loading import Corpus
 from train.data.text.tokenizers import Library

@@ -1,93 +1,63 @@
-"""The architectures that can be read and written: a file per family, a line per file."""
-
-from collections.abc import Mapping
-from typing import Any
+"""The architectures that can be read and written: a file per family, a line per model."""
 
 from pejax._calls.names import did_you_mean
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures import (
-    arcee,
-    bert,
     bloom,
     clip,
     cohere,
-    dinov2,
-    distilbert,
-    exaone4,
-    falcon,
+    encoders,
     gemma,
     glm,
-    gpt2,
-    gpt_neo,
-    gpt_neox,
-    gpt_oss,
-    gptj,
-    granite,
+    gpt,
     llama,
-    mixtral,
-    modernbert,
-    mpt,
-    olmo2,
-    olmo3,
-    olmoe,
-    opt,
+    moe,
+    olmo,
     phi,
-    phi3,
-    qwen,
-    qwen3_moe,
-    roformer,
-    rope_vit,
-    seed_oss,
-    siglip,
-    smollm3,
-    stablelm,
-    starcoder2,
     t5,
     vit,
-    xlnet,
 )
-from pejax.interop.config import Config
-from pejax.interop.towers import TOWERS, text_tower
+from pejax.interop.towers import TOWERS
 
 ARCHITECTURES: dict[str, Architecture] = {
-    **llama.ARCHITECTURES,
-    **qwen.ARCHITECTURES,
-    **smollm3.ARCHITECTURES,
-    **gpt2.ARCHITECTURES,
-    **gpt_neox.ARCHITECTURES,
+    **llama.LLAMA,
+    **llama.QWEN,
+    **llama.SMOLLM3,
+    **gpt.GPT2,
+    **gpt.GPT_NEOX,
     **gemma.ARCHITECTURES,
-    **olmo2.ARCHITECTURES,
-    **olmo3.ARCHITECTURES,
-    **phi3.ARCHITECTURES,
-    **starcoder2.ARCHITECTURES,
-    **bloom.ARCHITECTURES,
-    **mpt.ARCHITECTURES,
-    **opt.ARCHITECTURES,
-    **gptj.ARCHITECTURES,
-    **phi.ARCHITECTURES,
+    **olmo.OLMO2,
+    **olmo.OLMO3,
+    **phi.PHI3,
+    **llama.STARCODER2,
+    **bloom.BLOOM,
+    **bloom.MPT,
+    **gpt.OPT,
+    **gpt.GPTJ,
+    **phi.PHI,
     **cohere.ARCHITECTURES,
-    **bert.ARCHITECTURES,
-    **modernbert.ARCHITECTURES,
-    **roformer.ARCHITECTURES,
+    **encoders.BERT,
+    **encoders.MODERNBERT,
+    **encoders.ROFORMER,
     **t5.ARCHITECTURES,
-    **xlnet.ARCHITECTURES,
-    **mixtral.ARCHITECTURES,
-    **gpt_oss.ARCHITECTURES,
-    **olmoe.ARCHITECTURES,
-    **qwen3_moe.ARCHITECTURES,
-    **arcee.ARCHITECTURES,
-    **distilbert.ARCHITECTURES,
-    **exaone4.ARCHITECTURES,
-    **falcon.ARCHITECTURES,
+    **encoders.XLNET,
+    **moe.MIXTRAL,
+    **moe.GPT_OSS,
+    **moe.OLMOE,
+    **moe.QWEN3_MOE,
+    **llama.ARCEE,
+    **encoders.DISTILBERT,
+    **olmo.EXAONE4,
+    **bloom.FALCON,
     **glm.ARCHITECTURES,
-    **gpt_neo.ARCHITECTURES,
-    **granite.ARCHITECTURES,
-    **seed_oss.ARCHITECTURES,
-    **stablelm.ARCHITECTURES,
-    **vit.ARCHITECTURES,
-    **dinov2.ARCHITECTURES,
-    **siglip.ARCHITECTURES,
-    **clip.ARCHITECTURES,
+    **gpt.GPT_NEO,
+    **llama.GRANITE,
+    **llama.SEED_OSS,
+    **llama.STABLELM,
+    **vit.VIT,
+    **vit.DINO,
+    **clip.SIGLIP,
+    **clip.CLIP,
 }
 """Architectures by the `model_type` of config.json."""
 
@@ -104,29 +74,6 @@ REFUSED = {
     **dict.fromkeys(("whisper", "qwen2_vl", "mllama"), "multimodal inputs"),
 }
 """Unsupported architectures, and the missing feature."""
-
-
-def architecture_of(config: Mapping[str, Any]) -> Architecture:
-    """Return the architecture of a config.json, by its `model_type`, or by timm's `architecture`.
-
-    Raises:
-        ValueError: an unknown or unsupported architecture.
-    """
-    if config.get("model_type") in TOWERS:
-        return text_tower(config, find_architecture)
-    if "model_type" in config or "architecture" not in config:
-        architecture = find_architecture(config.get("model_type"))
-        return (
-            architecture
-            if architecture.padding is None
-            else architecture._replace(skipped_rows=rows_of_padding(config, architecture.padding))
-        )
-    return rope_vit.ARCHITECTURES.get(config["architecture"], rope_vit.SIZES_GIVEN)
-
-
-def rows_of_padding(config: Mapping[str, Any], default: int) -> int:
-    """Return the number of rows up to that of `pad_token_id`."""
-    return 1 + Config(config).count("pad_token_id", default, least=0)
 
 
 def find_architecture(model_type: object) -> Architecture:

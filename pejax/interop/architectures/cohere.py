@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from pejax.interop.architecture import Architecture
-from pejax.interop.architectures.llama import NAMES
-from pejax.interop.architectures.qwen import QK_NORMS
+from pejax.interop.architectures.llama import NAMES, QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig

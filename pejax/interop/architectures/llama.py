@@ -1,9 +1,13 @@
-"""Llama and SmolLM2; Mistral, whose layers have windows, and Ministral, of which some have."""
+"""Llama and its descendants: the same names of tensors, with other norms, biases, windows or positions."""
+
+from typing import Any
 
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
-from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import LayerConfig, NormConfig, TransformerConfig
+from pejax.interop.readers import attention, channels_per_head, head, layer_types, mlp, rotary_decoder
+from pejax.models import HeadConfig, LayerConfig, NormConfig, TransformerConfig
+
+# Llama and SmolLM2; Mistral, whose layers have windows, and Ministral, of which some have.
 
 NAMES = {
     "table": "model.embed_tokens", "norm": "model.norm", "head": "lm_head",
@@ -42,10 +46,212 @@ def ministral(c: Config) -> TransformerConfig:
     return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window)
 
 
-INERT = ("is_llama_config", "internal_version")
-NEUTRAL = {"rope_interleaved": False}
-ARCHITECTURES = {
-    "llama": Architecture(llama, NAMES, "model.", INERT, r"rotary_emb\.inv_freq$", neutral=NEUTRAL),
+LLAMA_INERT = ("is_llama_config", "internal_version")
+LLAMA_NEUTRAL = {"rope_interleaved": False}
+LLAMA = {
+    "llama": Architecture(llama, NAMES, "model.", LLAMA_INERT, r"rotary_emb\.inv_freq$", neutral=LLAMA_NEUTRAL),
     "ministral": Architecture(ministral, NAMES, "model."),
     "mistral": Architecture(mistral, NAMES, "model.", ignored=r"rotary_emb\.inv_freq$"),
 }
+
+
+# Qwen2, with biases of queries, keys and values, the text of Qwen2.5-VL, and Qwen3, with norms of queries and keys.
+
+QK_NORMS = prefixed("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_norm")
+
+
+def qwen(c: Config, base: float = 1e4, **options: Any) -> TransformerConfig:
+    """Read what the configs share: the layers from `max_window_layers` on may have windows."""
+    c.defaults(
+        num_key_value_heads=32, sliding_window=4096, max_window_layers=28, max_position_embeddings=32768
+    )  # fmt: skip
+    layers, first = c.count("num_hidden_layers"), c.count("max_window_layers", least=0)
+    window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
+    types = ["sliding_attention" if window and n >= first else "full_attention" for n in range(layers)]
+    layer = LayerConfig(attention(c, **options), mlp(c), NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
+    bases = {"full_attention": base}
+    return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window, bases=bases)
+
+
+def qwen2(c: Config) -> TransformerConfig:
+    """Read Qwen2Config."""
+    return qwen(c, bias="qkv")
+
+
+def of_images(c: Config) -> TransformerConfig:
+    """Read Qwen2_5_VLTextConfig: in a text without pictures, all sections of the channels have the same position."""
+    for key in ("rope_scaling", "rope_parameters"):
+        said = c.object(key)
+        if "mrope_section" in said:
+            plain = {name: "default" for name in ("type", "rope_type") if said.get(name) == "mrope"}
+            c.keys[key] = {name: value for name, value in {**said, **plain}.items() if name != "mrope_section"}
+    return qwen(c, base=1e6, bias="qkv")
+
+
+def qwen3(c: Config) -> TransformerConfig:
+    """Read Qwen3Config."""
+    c.defaults(head_dim=128)
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    return qwen(c, bias=bias, qk_norm=NormConfig("rms", c.number("rms_norm_eps", 1e-6)))
+
+
+WINDOW = ("sliding_window",)
+"""A key that is read only where `use_sliding_window` is true."""
+QWEN = {
+    "qwen2": Architecture(qwen2, NAMES, "model.", WINDOW, neutral={"use_mrope": False}),
+    "qwen2_5_vl_text": Architecture(of_images, NAMES, "model.", WINDOW),
+    "qwen3": Architecture(qwen3, {**NAMES, **QK_NORMS}, "model.", WINDOW),
+}
+
+
+# SmolLM3: a Llama in which every fourth layer has no positions.
+
+
+def smollm3(c: Config) -> TransformerConfig:
+    """Read SmolLM3Config."""
+    c.defaults(num_key_value_heads=4, max_position_embeddings=32768)
+    layers, interval = c.count("num_hidden_layers"), c.count("no_rope_layer_interval", 4)
+    rotated = c("no_rope_layers", [int((n + 1) % interval != 0) for n in range(layers)])
+    if not isinstance(rotated, list) or len(rotated) != layers or not all(flag in (0, 1) for flag in rotated):
+        rule = f"no_rope_layers must be num_hidden_layers={layers} numbers, 0 for a layer without positions, else 1"
+        raise ValueError(f"{c.where}: {rule}, got {str(rotated)[:80]}")
+    window = c.count("sliding_window", None) if c.flag("use_sliding_window", False) else None
+    types = ["sliding_attention" if window and not turned else "full_attention" for turned in rotated]
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    return rotary_decoder(
+        c, layer, head(c, tied=True), types=layer_types(c, types), window=window, bases={"full_attention": 2e6},
+        rotated=[bool(turned) for turned in rotated],
+    )  # fmt: skip
+
+
+SMOLLM3 = {"smollm3": Architecture(smollm3, NAMES, "model.", inert=("sliding_window", "max_window_layers"))}
+
+
+# StarCoder 2: LayerNorm, plain MLPs and biases around rotary positions.
+
+STARCODER2_MLP = prefixed("model.layers.{n}.mlp.", up="c_fc", down="c_proj")
+
+
+def starcoder2(c: Config) -> TransformerConfig:
+    """Read Starcoder2Config."""
+    c.must("norm_type", "layer_norm")
+    c.must("mlp_type", "default")
+    c.defaults(num_key_value_heads=2, max_position_embeddings=4096)
+    window, bias = c.count("sliding_window", None), c.flag("use_bias", True)
+    types = ["sliding_attention" if window else "full_attention"] * c.count("num_hidden_layers")
+    norm = NormConfig("layer", c.number("norm_epsilon", 1e-5), bias=True)
+    plain = mlp(c, "gelu_pytorch_tanh", gated=False, bias=bias)
+    layer = LayerConfig(attention(c, bias="qkvo" if bias else ""), plain, norm)
+    return rotary_decoder(c, layer, head(c, tied=True), types=types, window=window)
+
+
+STARCODER2_INERT = (
+    *("residual_dropout", "embedding_dropout", "activation_function", "layer_norm_epsilon", "rms_norm_eps"),
+    *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+)
+"""Of training, and of GPT-BigCode, whose `activation_function` says "gelu" beside the `hidden_act` that is used."""
+STARCODER2_NEUTRAL = {"scale_attn_weights": True}
+STARCODER2 = {
+    "starcoder2": Architecture(
+        starcoder2, {**NAMES, **STARCODER2_MLP}, "model.", STARCODER2_INERT, neutral=STARCODER2_NEUTRAL
+    )
+}
+
+
+# Arcee and Nemotron: Llamas whose MLP is a squared ReLU; Nemotron's norms are LayerNorms, and half of a head turns.
+
+PLAIN = {part: name for part, name in NAMES.items() if part != "gate"}
+
+
+def squared(c: Config, norm: NormConfig, rotated_fraction: float | None = None) -> TransformerConfig:
+    """Read what both configs share; `rotated_fraction` as in `rotary_decoder`."""
+    c.defaults(max_position_embeddings=4096)
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    plain = mlp(c, "relu2", gated=False, bias=c.flag("mlp_bias", False))
+    layer = LayerConfig(attention(c, bias=bias), plain, norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=rotated_fraction)
+
+
+def arcee(c: Config) -> TransformerConfig:
+    """Read ArceeConfig."""
+    return squared(c, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
+
+
+def nemotron(c: Config) -> TransformerConfig:
+    """Read NemotronConfig."""
+    return squared(c, NormConfig("layer", c.number("norm_eps", 1e-5), bias=True, offset=1.0), rotated_fraction=0.5)
+
+
+ARCEE = {"arcee": Architecture(arcee, PLAIN, "model."), "nemotron": Architecture(nemotron, PLAIN, "model.")}
+
+
+# Granite: a Llama with a factor each for token vectors, attention, branches and logits.
+
+
+def granite(c: Config) -> TransformerConfig:
+    """Read GraniteConfig."""
+    c.defaults(max_position_embeddings=2048)
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
+    attention_config = attention(c, bias=bias, scale=c.number("attention_multiplier", 1.0))
+    gated, factor = mlp(c, bias=c.flag("mlp_bias", False)), c.number("residual_multiplier", 1.0)
+    scaled = HeadConfig(head(c).tied, scale=1.0 / c.positive("logits_scaling", 1.0))
+    return rotary_decoder(
+        c, LayerConfig(attention_config, gated, norm, branch_scale=factor), scaled, types=layer_types(c),
+        embed_scale=c.number("embedding_multiplier", 1.0),
+    )  # fmt: skip
+
+
+GRANITE = {"granite": Architecture(granite, NAMES, "model.")}
+
+
+# Seed-OSS and ERNIE 4.5: Llamas with biases of their own; ERNIE rotates neighboring channels.
+
+
+def seed_oss(c: Config) -> TransformerConfig:
+    """Read SeedOssConfig."""
+    c.defaults(num_key_value_heads=8, head_dim=128, max_position_embeddings=524288)
+    letters = {"qkv": c.flag("attention_bias", True), "o": c.flag("attention_out_bias", False)}
+    bias = "".join(letter for letter, present in letters.items() if present)
+    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c))
+
+
+def ernie(c: Config) -> TransformerConfig:
+    """Read Ernie4_5Config."""
+    c.defaults(num_key_value_heads=2, head_dim=128, max_position_embeddings=131072)
+    biased, norm = c.flag("use_bias", False), NormConfig("rms", c.number("rms_norm_eps", 1e-5))
+    layer = LayerConfig(attention(c, bias="qkvo" if biased else ""), mlp(c, bias=biased), norm)
+    bases = {"full_attention": 5e5}
+    return rotary_decoder(c, layer, head(c, tied=True), types=layer_types(c), bases=bases, pairing="interleaved")
+
+
+SEED_OSS = {
+    "seed_oss": Architecture(seed_oss, NAMES, "model.", inert=("residual_dropout",)),
+    "ernie4_5": Architecture(ernie, NAMES, "model."),
+}
+
+
+# StableLM: a Llama with LayerNorms, a quarter of the channels rotated, and in some models a norm for every head.
+
+PER_HEAD = prefixed("model.layers.{n}.self_attn.", q_norm="q_layernorm.norms.{h}", k_norm="k_layernorm.norms.{h}")
+
+
+def stablelm(c: Config) -> TransformerConfig:
+    """Read StableLmConfig."""
+    c.defaults(max_position_embeddings=4096, num_key_value_heads=32)
+    epsilon = c.number("layer_norm_eps", 1e-5)
+    qk_norm = NormConfig("layer", epsilon) if c.flag("qk_layernorm", False) else None
+    c.must("head_dim", channels_per_head(c, c.count("hidden_size"), c.count("num_attention_heads")))
+    attention_config = attention(
+        c, bias="qkv" if c.flag("use_qkv_bias", False) else "", qk_norm=qk_norm, qk_norm_over="heads"
+    )
+    parallel = "one" if c.flag("use_parallel_residual", False) else ""
+    layer = LayerConfig(attention_config, mlp(c), NormConfig("layer", epsilon, bias=True), parallel=parallel)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=0.25)
+
+
+STABLELM = {"stablelm": Architecture(stablelm, {**NAMES, **PER_HEAD}, "model.")}
