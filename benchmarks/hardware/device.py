@@ -9,7 +9,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "triton")
+PACKAGES = (
+    "pejax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "numpy",
+    "torch",
+    "triton",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-cu12",
+)
+
+COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+"""Packages whose versions a compiled program depends on."""
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 """The oldest driver of NVIDIA that each plugin of JAX takes."""
@@ -24,11 +38,21 @@ LEAST_MEMORY = 16.0
 """GiB that measurements need."""
 
 
-def ready() -> dict[str, Any]:
-    """Start JAX on its device, so that no case pays for it."""
+def ready(card: str = "", named: bool = False) -> dict[str, Any]:
+    """Start JAX on its device, so that no case pays for it.
+
+    Args:
+        card: the card that programs are compiled for, which is absent; empty = the device at hand.
+        named: name compiled programs by their card, as those that are made ahead.
+    """
     import jax
 
-    jax.block_until_ready(jax.numpy.zeros(8) + 1)
+    if named:
+        from benchmarks.hardware import programs
+
+        programs.use(card)
+    if not card:
+        jax.block_until_ready(jax.numpy.zeros(8) + 1)
     return {"outcome": "made"}
 
 

@@ -1,0 +1,102 @@
+"""Programs of the device that is measured: compiled where it is, or ahead of time on a machine without it.
+
+JAX's own cache of compiled programs carries them: a file per program, with XLA's executable in it and nothing that
+Python unpickles. JAX names a file by the program, the flags, the versions and the machine: its topology, with the type
+of the host's processor, and the version of the platform, which an absent GPU does not know. So programs that are made
+ahead would never be found. `use` names those of the device by its card in place of the machine. Where a future JAX does
+not ask for that name, none is found, and programs are compiled where they run.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import cache_key
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from benchmarks.hardware.absent import absent_device
+from benchmarks.hardware.device import COMPILERS, versions
+
+WITH_PATHS = ("--xla_gpu_dump_autotune_results_to=", "--xla_gpu_load_autotune_results_from=")
+"""Flags of XLA that differ between machines."""
+
+TARGET: list[Any] = []
+"""The device that programs are for, where it is not JAX's first one."""
+
+ASKED: dict[str, bool] = {}
+"""The programs that were compiled or read, by name, and whether they were there; filled where they are named here."""
+
+
+def use(card: str = "") -> None:
+    """Name programs by their card, and compile them for it.
+
+    Args:
+        card: one of `CARDS`, which is absent; empty = JAX's first device.
+    """
+    if card:
+        TARGET[:] = [absent_device(card)]
+    kind, platform, name_by_machine = device().device_kind, device().platform, cache_key.get
+    installed = versions()
+    versions_used = {package: installed[package] for package in COMPILERS if package in installed}
+
+    def name(module: Any, devices: Any, options: Any, backend: Any, compression: str = "", *more: Any) -> str:
+        if backend.platform != platform:  # the host's own programs are of its processor
+            return name_by_machine(module, devices, options, backend, compression, *more)
+        flags = sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(WITH_PATHS))
+        digest = hashlib.sha256(repr((kind, versions_used, flags, options.env_option_overrides, compression)).encode())
+        cache_key._hash_computation(digest, module, *more)
+        full = f"{module.operation.attributes['sym_name'].value}-{digest.hexdigest()}"
+        folder = jax.config.jax_compilation_cache_dir
+        ASKED[full] = folder is not None and Path(folder, f"{full}-cache").exists()
+        return full
+
+    cache_key.get = name
+
+
+def asked() -> dict[str, bool]:
+    """Return the programs that were asked for since the last call, by name, and whether they were there."""
+    found = dict(ASKED)
+    ASKED.clear()
+    return found
+
+
+def device() -> Any:
+    """Return the device that programs are for."""
+    return TARGET[0] if TARGET else jax.devices()[0]
+
+
+def mesh() -> Mesh:
+    """Return the mesh of that device alone."""
+    return jax.make_mesh((1,), ("heads",), axis_types=(AxisType.Auto,), devices=[device()])
+
+
+def compiled(function: Callable, *operands: Any, options: dict[str, Any] | None = None) -> Any:
+    """Compile a function for the device. The program is the same where the device is absent.
+
+    Args:
+        function: function of the operands.
+        operands: shapes and arrays, of which only the shapes count.
+        options: XLA's flags of this program.
+    """
+    place = NamedSharding(mesh(), PartitionSpec())
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), operands)
+    return compile_jitted(jax.jit(function), *shapes, on=mesh(), options=options)
+
+
+def compile_jitted(program: Any, *shapes: Any, on: Mesh, options: dict[str, Any] | None = None) -> Any:
+    """Compile a jitted function for shapes on a mesh, with XLA's flags of this program."""
+    with on_host(), jax.set_mesh(on):  # by which pejax knows the platform
+        return program.lower(*shapes).compile(options)
+
+
+def on_host() -> Any:
+    """Let the host compute, in a `with` statement: constants of programs are the same where the device is absent."""
+    return jax.default_device(jax.devices("cpu")[0])
+
+
+def put(operands: Any) -> Any:
+    """Move arrays to the device, as operands of a compiled program."""
+    return jax.device_put(operands, NamedSharding(mesh(), PartitionSpec()))
