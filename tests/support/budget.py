@@ -16,7 +16,7 @@ SLOW = 12_000.0
 REFERENCE = 0.075
 """Seconds of `calibration` on the machine for which both are meant, two cores of a Xeon (family 6, model 207)."""
 
-OTHERS = ("slow", "long", "parity", "tpu")
+OTHERS = ("slow", "long", "parity", "tpu", "gpu_aot")
 """Markers of the tests that the default run leaves out."""
 
 ADVICE = (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 from jaxtyping import Array
 
 from pejax.models import LayerConfig
@@ -143,6 +143,11 @@ def state_bytes(config: RunConfig, split: Split) -> int:
 
 def compile_step(subject: AbstractStep, mesh: Mesh) -> Compiled:
     """Compile the training step that the program would run on the mesh, without making arrays."""
+    return lower_step(subject, mesh).compile()
+
+
+def lower_step(subject: AbstractStep, mesh: Mesh) -> Lowered:
+    """Lower the training step that the program would run on the mesh, without making arrays."""
     config = subject.config
     steps = recipe(config, make_optimizer(config, 1, 1)[0], subject.sums)
     shardings = state_shardings(subject.split, steps, mesh)
@@ -151,4 +156,4 @@ def compile_step(subject: AbstractStep, mesh: Mesh) -> Compiled:
     batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rows), subject.batch)
     loss = partial(subject.loss, execution=training_execution(mesh, config.remat))
     with jax.set_mesh(mesh):
-        return make_step(loss, steps, shardings, mesh).lower(state, batch).compile()
+        return make_step(loss, steps, shardings, mesh).lower(state, batch)

@@ -77,7 +77,7 @@ def collectives(text: str, mesh: Mesh) -> Collectives:
                 continue
             scattered = match["kind"] == "all-reduce" and name.startswith("all-reduce-scatter")  # a fusion of both
             kind = "reduce-scatter" if scattered else match["kind"]
-            sent = _sent(kind, sum(_bytes(match["shape"])), group, scattered, bool(match["start"]))
+            sent = _sent(kind, sum(shape_bytes(match["shape"])), group, scattered, bool(match["start"]))
             costs.setdefault((kind, axes), []).append((times[name], times[name] * sent))
     traffic = (Traffic(*key, len(pairs), *map(sum, zip(*pairs, strict=True))) for key, pairs in costs.items())
     return Collectives(tuple(sorted(traffic, key=lambda entry: -entry.sent)), unknown)
@@ -141,7 +141,7 @@ def _loop_length(line: str, condition: list[str]) -> int | None:
     return limits[0] if len(limits) == 1 and below else None
 
 
-def _bytes(shape: str) -> list[int]:
+def shape_bytes(shape: str) -> list[int]:
     """Return the bytes of every array in a shape, which may be a tuple."""
     # A scalar u32 is no data: the result of a permute that starts has two of them, its handles.
     sizes = ((kind, [int(size) for size in axes.split(",") if size]) for kind, axes in SHAPE.findall(shape))

@@ -1,10 +1,10 @@
-"""Whether a training step fits on a machine: compiled for TPUs without having them, estimated for GPUs.
+"""Whether a training step fits on a machine: compiled for TPUs and GPUs without having them.
 
     python -m train.plan lm --preset=llama_7b --length=131072 --batch=32 --topology=v5p:8x8x8
     python -m train.plan lm --preset=llama_7b --topology=v5e:16x16 --mesh=fsdp=64,tensor=4
     python -m train.plan vit --preset=imagenet100 --topology=v6e:4x4
     python -m train.plan seq2seq --preset=table --topology=v5e:2x2
-    python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated: compiling for a GPU needs one
+    python -m train.plan lm --preset=llama_7b --topology=h100:64       estimated where jax[cuda13] is not installed
     python -m train.plan lm --preset=llama_7b --topology=v5p:4x4x4 --scale      to 4,096 chips, estimated
 
 All other options are those of the program, and so is the step, but on shapes: no data is read and no array is made.
@@ -20,6 +20,7 @@ from jax.errors import JaxRuntimeError
 from jax.stages import Compiled
 from rich.console import Console
 
+from train.devices.absent_gpus import INSTALL
 from train.devices.memory import GIB
 from train.devices.mesh import require_divisible
 from train.engine.abstract_step import AbstractStep, compile_step
@@ -41,15 +42,18 @@ from train.plan.report import (
     print_memory,
     print_scaling,
 )
-from train.plan.topology import Topology, parse_topology, require_product, tpu_mesh
+from train.plan.topology import Topology, absent_mesh, parse_topology, require_product
 from train.plan.weak_scaling import scaling
+
+KERNEL = re.compile(r'custom_call_target="(?:tpu_custom_call|__gpu\$xla\.gpu\.triton|__cudnn\$fmha\w+)"')
+"""A call of a kernel of attention: of Mosaic on a TPU, of Triton or cuDNN on a GPU."""
 
 ATTEMPTS = 4
 """Maximum number of meshes that are compiled."""
 
 
 class CompiledStep(NamedTuple):
-    """A compiled step: bytes of memory on a device, traffic, and the number of calls of Mosaic kernels."""
+    """A compiled step: bytes of memory on a device, traffic, and the number of calls of kernels of attention."""
 
     memory: dict[str, int]
     collectives: Collectives
@@ -70,9 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_scaling(scaling(subject, topology), topology, console)
             return 0
         sizes = _mesh_option(subject, topology)
-        if not topology.compiles:
+        if topology.is_gpu and topology.missing:
             best = estimate(subject, topology, sizes) if sizes else rank_meshes(subject, topology)[0]
-            console.print(f"compiling for {topology.name} needs the machine itself: all figures below are estimates")
+            missing = f"compiling for {topology.name} needs {', '.join(topology.missing)}"
+            console.print(f"{missing}, {INSTALL}: all figures below are estimates")
             print_estimate(best, subject, topology, console)
             return int(sum(best.memory.values()) > topology.device.memory)
         tries = [estimate(subject, topology, sizes)] if sizes else rank_meshes(subject, topology)[:ATTEMPTS]
@@ -104,13 +109,16 @@ def plan(subject: AbstractStep, topology: Topology, sizes: Sizes) -> CompiledSte
         DoesNotFit: the step needs more memory than a device has; the message has both amounts.
         ValueError: there is no compiler, or it does not know the topology.
     """
-    mesh = tpu_mesh(topology, mesh_text(sizes))
+    mesh = absent_mesh(topology, mesh_text(sizes))
     try:
         step = compile_step(subject, mesh)
     except JaxRuntimeError as failed:
         raise DoesNotFit(shortage(str(failed))) from None
+    needs, has = memory(step), topology.device.memory
+    if sum(needs.values()) > has:  # the compiler for GPUs does not refuse it
+        raise DoesNotFit(f"does not fit: needs {sum(needs.values()) / GIB:.2f} GiB, has {has / GIB:.2f} GiB")
     text = step.as_text() or ""
-    return CompiledStep(memory(step), collectives(text, mesh), text.count('custom_call_target="tpu_custom_call"'))
+    return CompiledStep(needs, collectives(text, mesh), len(KERNEL.findall(text)))
 
 
 def memory(step: Compiled) -> dict[str, int]:
@@ -158,7 +166,7 @@ def _first_that_fits(subject: AbstractStep, topology: Topology, tries: list[Esti
             console.print(f"{mesh_text(guess.sizes)}: {reason}")
             continue
         print_memory(compiled_step.memory, guess, topology, console)
-        console.print(f"attention: {compiled_step.kernels or 'no'} calls of TPU kernels in the program")
+        console.print(f"attention: {compiled_step.kernels or 'no'} calls of kernels in the program")
         print_collectives(compiled_step.collectives, guess, console)
         print_bounds(guess, compiled_step.collectives.sent, subject, topology, console)
         return 0

@@ -1,4 +1,4 @@
-"""Machines by name, "v5p:8x8x8" or "h100:64": memory and speed of their devices, and meshes of absent TPU slices.
+"""Machines by name, "v5p:8x8x8" or "h100:64": memory and speed of their devices, and meshes of those that are absent.
 
 The figures are for one JAX device; a TPU v7 chip has two.
 
@@ -14,11 +14,12 @@ import os
 import re
 from typing import Any, NamedTuple
 
-import numpy as np
+import jax
 from jax.errors import JaxRuntimeError
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
 
+from train.devices.absent_gpus import absent_gpus, missing_compiler
 from train.devices.flops import PEAKS
 from train.devices.memory import GIB
 from train.devices.mesh import AXES, parse_mesh
@@ -83,9 +84,21 @@ class Topology(NamedTuple):
     devices: int
 
     @property
-    def compiles(self) -> bool:
-        """Whether programs can be compiled for it without having it."""
-        return self.device.axes > 0
+    def family(self) -> str:
+        """The family of its devices."""
+        return self.name.partition(":")[0]
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether its devices are GPUs."""
+        return self.device.axes == 0
+
+    @property
+    def missing(self) -> list[str]:
+        """Packages that compiling for it without having it needs, and that are not installed."""
+        if self.is_gpu:
+            return missing_compiler()
+        return [] if importlib.util.find_spec("libtpu") else ["libtpu"]
 
 
 def parse_topology(text: str) -> Topology:
@@ -107,19 +120,28 @@ def parse_topology(text: str) -> Topology:
     return topology
 
 
-def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
-    """Return the mesh over the devices of a TPU slice, which need not be present.
+def absent_mesh(topology: Topology, sizes: str = "") -> Mesh:
+    """Return the mesh over the devices of a machine, which need not be present.
 
     Args:
-        topology: a slice of TPUs.
+        topology: the machine.
         sizes: devices per axis in the syntax of `parse_mesh`; empty = all on `data`.
 
     Raises:
-        ValueError: the compiler is missing or does not know the slice, or the product of the sizes is wrong.
+        ValueError: the compiler is missing or does not know the machine, or the product of the sizes is wrong.
     """
-    if importlib.util.find_spec("libtpu") is None:
-        raise ValueError("libtpu must be installed to compile for a TPU: pip install -e '.[tpu]', got none")
     shape = require_product(topology, sizes)
+    devices = absent_gpus(topology.family, topology.devices) if topology.is_gpu else _slice(topology)
+    if len(devices) != topology.devices:
+        raise ValueError(f"topology {topology.name} must have {topology.devices} devices, libtpu has {len(devices)}")
+    grid = mesh_utils.create_device_mesh(tuple(shape.values()), devices, allow_split_physical_axes=True)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _slice(topology: Topology) -> list[jax.Device]:
+    """Return the devices of a slice of TPUs."""
+    if topology.missing:
+        raise ValueError("libtpu must be installed to compile for a TPU: pip install -e '.[tpu]', got none")
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -127,11 +149,7 @@ def tpu_mesh(topology: Topology, sizes: str) -> Mesh:
     except (JaxRuntimeError, ValueError) as unknown:
         reason = " ".join(str(unknown).split())
         raise ValueError(f"topology must be a slice that libtpu knows, got {topology.name}: {reason}") from None
-    devices = np.asarray(description.devices).reshape(-1).tolist()
-    if len(devices) != topology.devices:
-        raise ValueError(f"topology {topology.name} must have {topology.devices} devices, libtpu has {len(devices)}")
-    grid = mesh_utils.create_device_mesh(tuple(shape.values()), devices, allow_split_physical_axes=True)
-    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    return list(description.devices)
 
 
 def require_product(topology: Topology, sizes: str) -> dict[str, int]:

@@ -1,0 +1,80 @@
+"""Matrix products, compiled for an H200: no factor is folded into one that also adds a bias.
+
+XLA of jax 0.10 and 0.11.0 folds the c of `(x @ w + b) * c` into the product, and adds b undivided (docs/known-traps.md).
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from pejax._ops.matmul import product
+from pejax.models import Decoder, ViT, decoder, vit
+from tests.support.absent_gpu import Program, compiler, program
+from tests.support.cases import slow
+from tests.support.gpu_ledger import products
+
+__all__ = ["compiler"]
+
+pytestmark = pytest.mark.gpu_aot
+
+SIZES = {"width": 64, "heads": 4, "layers": 2}
+IDS = jax.ShapeDtypeStruct((4, 64), jnp.int32)
+IMAGES = jax.ShapeDtypeStruct((4, 32, 32, 3), jnp.float32)
+
+
+def language(style: str, pe: str) -> tuple[nnx.Module, Any]:
+    config = decoder(**SIZES, length=64, vocab=128, pe=pe, style=style)
+    return nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))), IDS
+
+
+def bias_and_cap() -> tuple[nnx.Module, Any]:
+    config = decoder(**SIZES, length=64, vocab=128, pe="none")
+    head = dataclasses.replace(config.head, bias=True, cap=30.0, tied=False)
+    return nnx.eval_shape(lambda: Decoder(dataclasses.replace(config, head=head), rngs=nnx.Rngs(0))), IDS
+
+
+def pictures(pe: str) -> tuple[nnx.Module, Any]:
+    config = vit(**SIZES, image_size=32, patch=8, pe=pe, channels=3)
+    return nnx.eval_shape(lambda: ViT(config, rngs=nnx.Rngs(0))), IMAGES
+
+
+MODELS = {
+    "a head with a bias and a cap": bias_and_cap,
+    **{
+        f"{style}, {pe}": functools.partial(language, style, pe)
+        for style, pe in (
+            *(("gpt2", pe) for pe in ("learned", "alibi", "t5", "cpb", "fire", "shaw", "transformer_xl")),
+            *(("llama", "rope"), ("gemma2", "rope"), ("bert", "learned")),
+        )
+    },
+    **{f"vit, {pe}": functools.partial(pictures, pe) for pe in ("learned", "rope_mixed", "cpb")},
+}
+
+
+def require_right_factors(result: Program) -> None:
+    """Require that no product has a factor that is not that of its bias, too."""
+    calls = products(result.text)
+    assert calls
+    assert [call for call in calls if call.alpha != 1 and "BIAS" in call.epilogue] == []
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_product_with_a_bias_times_a_factor_is_not_folded(dtype):
+    x, kernel, bias = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((1024, 768), (768, 512), (512,)))
+    require_right_factors(program(lambda *operands: product(*operands) * 0.22, x, kernel, bias))
+
+
+@pytest.mark.parametrize("name", [list(MODELS)[0], *map(slow, list(MODELS)[1:])])
+def test_no_model_has_a_factor_beside_a_bias(name):
+    model, inputs = MODELS[name]()
+    graph, state = nnx.split(model)
+
+    def loss(state, inputs):
+        return jnp.sum(nnx.merge(graph, state)(inputs).astype(jnp.float32))
+
+    require_right_factors(program(jax.value_and_grad(loss, allow_int=True), state, inputs))
