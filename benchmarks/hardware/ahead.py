@@ -1,7 +1,7 @@
 """Programs made ahead for a card that is absent, in one sealed file, and read where that card is.
 
-The file is an archive of JAX's own cache files and an index. What it holds is run as it is, so that it is read only where
-its SHA-256 is the one given on the command line, from a file of the user's own. Nothing is unpickled: see `programs`.
+The file is an archive of JAX's own cache files and an index. What it holds is run as it is, so that it is read only
+where its SHA-256 is the one given on the command line, from a file of the user's own. Nothing in it is unpickled.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware.absent import CARDS
 from benchmarks.hardware.device import COMPILERS
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import BAD, Case
 from benchmarks.hardware.run import Settings, Stage, make_pool
+from train.devices.absent_gpus import CARDS, INSTALL, missing_compiler
 from train.devices.hosts import code_digest
 
 FILE = "programs.zip"
@@ -43,10 +43,12 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
         stages: stages by name.
 
     Raises:
-        ValueError: the folder is of another card, version or code; one line.
+        ValueError: the compiler is missing, or the folder is of another card, version or code; one line.
         OSError: it cannot be written.
     """
-    kind = CARDS[settings.card].kind if settings.card else found["card"]
+    if settings.card and (missing := missing_compiler()):
+        raise ValueError(f"compiling for a GPU needs {', '.join(missing)}: {INSTALL}")
+    kind = CARDS[settings.card].name if settings.card else found["card"]
     folder, about = settings.out, {"card": kind, "versions": compilers(found["versions"])}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     ledger = Ledger(folder, {**about, "code": code_digest(), "rehearsal": settings.rehearse})
@@ -83,7 +85,7 @@ def compilers(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def write(folder: Path, about: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> int:
-    """Write the programs of the cases into the file, in their order, while it stays small; return how many it leaves out.
+    """Write the programs of the cases into the file while it stays small; return how many it leaves out.
 
     Args:
         folder: folder of the file; the programs are in its cache.
@@ -138,9 +140,8 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
         about, here = json.loads(archive.read(INDEX)), {"card": found["card"], "versions": compilers(found["versions"])}
         for name, value in here.items():
             if about[name] != value:
-                raise ValueError(
-                    f"programs must be of the same {name}, got {words(about[name])}, this is {words(value)}"
-                )
+                rule = f"programs must be of the same {name}"
+                raise ValueError(f"{rule}, got {words(about[name])}, this is {words(value)}")
         cache = scratch / f"ahead-{digest[:16]}"
         cache.mkdir(mode=0o700, exist_ok=True)
         for name in archive.namelist():

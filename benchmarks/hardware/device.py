@@ -9,24 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "pejax",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "torch",
-    "triton",
-    "nvidia-cudnn-cu13",
-    "nvidia-cudnn-cu12",
-)
-
-COMPILERS = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
-"""Packages whose versions a compiled program depends on."""
+CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "triton", *CUDNN)
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 """The oldest driver of NVIDIA that each plugin of JAX takes."""
+
+COMPILERS = ("jax", "jaxlib", *DRIVERS, *CUDNN)
+"""Packages whose versions a compiled program depends on."""
 
 LEAST_CAPABILITY = (8, 0)
 """The oldest GPUs that multiply bfloat16 in matrix units, as the kernels do."""

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware import ahead, measure, prove, sample, shared_memory, train
-from benchmarks.hardware.absent import CARDS
 from benchmarks.hardware.device import refusal, remarks
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import BAD, Case
@@ -64,12 +63,9 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
         "--ahead", nargs="?", type=Path, const=Path("runs/ahead"), metavar="DIR",
         help="compile the programs of the stages for a card that is absent, into DIR (default runs/ahead), and end",
     )  # fmt: skip
-    parser.add_argument("--card", choices=CARDS, default="h200", help="the card of --ahead (default h200)")
+    parser.add_argument("--card", choices=("h200", "h100"), default="h200", help="the card of --ahead (default h200)")
     parser.add_argument(
-        "--programs",
-        default="",
-        metavar="DIR:SHA256",
-        help="read the programs that --ahead made, if this is their digest",
+        "--programs", default="", metavar="DIR:SHA256", help="read what --ahead made in DIR, if this is its digest"
     )
     parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
     chosen = parser.parse_args(argv)

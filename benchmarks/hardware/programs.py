@@ -17,8 +17,8 @@ import jax
 from jax._src import cache_key
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.hardware.absent import absent_device
 from benchmarks.hardware.device import COMPILERS, versions
+from train.devices.absent_gpus import absent_gpus
 
 WITH_PATHS = ("--xla_gpu_dump_autotune_results_to=", "--xla_gpu_load_autotune_results_from=")
 """Flags of XLA that differ between machines."""
@@ -37,7 +37,7 @@ def use(card: str = "") -> None:
         card: one of `CARDS`, which is absent; empty = JAX's first device.
     """
     if card:
-        TARGET[:] = [absent_device(card)]
+        TARGET[:] = absent_gpus(card)
     kind, platform, name_by_machine = device().device_kind, device().platform, cache_key.get
     installed = versions()
     versions_used = {package: installed[package] for package in COMPILERS if package in installed}

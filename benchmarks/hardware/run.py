@@ -19,7 +19,7 @@ The stage that samples takes eight minutes by itself, and is not among those tha
 """
 
 SOON, BEHIND = 45.0, 60.0
-"""Seconds after which measuring begins, where programs are made ahead, and those left for the other proofs behind it."""
+"""Seconds after which measuring begins, where programs are made ahead, and seconds left for the other proofs then."""
 
 SHARED = ("prove", "measure", "train")
 """Stages of a call with a limit of time that names none."""

@@ -208,11 +208,9 @@ def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
     ids = np.random.default_rng(0).integers(0, sizes.vocab, (sizes.batch, sizes.length + 1), np.int32)
     batch = {"ids": ids, "segments": np.ones_like(ids)}
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-    one, options = (
-        make_step(split.loss, steps, shardings, mesh),
-        options if mesh.devices.flat[0].platform == "gpu" else {},
-    )
-    compiled = programs.compile_jitted(one, state_shapes(split, steps, shardings), shapes, on=mesh, options=options)
+    one = make_step(split.loss, steps, shardings, mesh)
+    flags = options if programs.device().platform == "gpu" else {}
+    compiled = programs.compile_jitted(one, state_shapes(split, steps, shardings), shapes, on=mesh, options=flags)
 
     def start() -> Queue:
         with programs.on_host():
