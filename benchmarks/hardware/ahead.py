@@ -179,6 +179,6 @@ def words(value: Any) -> str:
 
 
 def told(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many programs were there, and how many were compiled, in a line; empty where nobody counted."""
-    asked = [was_there for line in lines for was_there in line.get("programs", {}).values()]
-    return f"{sum(asked)} programs were made ahead or kept, {len(asked) - sum(asked)} compiled here." if asked else ""
+    """Return how many programs were read, and how many were compiled, in a line; empty where nobody counted."""
+    asked = [read for line in lines for read in line.get("programs", {}).values()]
+    return f"{sum(asked)} programs were read, {len(asked) - sum(asked)} compiled here." if asked else ""

@@ -10,7 +10,6 @@ not ask for that name, none is found, and programs are compiled where they run.
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,7 +26,10 @@ TARGET: list[Any] = []
 """The device that programs are for, where it is not JAX's first one."""
 
 ASKED: dict[str, bool] = {}
-"""The programs that were compiled or read, by name, and whether they were there; filled where they are named here."""
+"""The programs of the device that were asked for, by name, and whether they were read; filled by `use`."""
+
+HIT = "/jax/compilation_cache/cache_hits"
+"""JAX's event when it has read a program in place of compiling it."""
 
 
 def use(card: str = "") -> None:
@@ -39,25 +41,30 @@ def use(card: str = "") -> None:
     if card:
         TARGET[:] = absent_gpus(card)
     kind, platform, name_by_machine = device().device_kind, device().platform, cache_key.get
-    installed = versions()
-    versions_used = {package: installed[package] for package in COMPILERS if package in installed}
+    compilers = {package: number for package, number in versions().items() if package in COMPILERS}
+    last = [""]
 
     def name(module: Any, devices: Any, options: Any, backend: Any, compression: str = "", *more: Any) -> str:
+        last[0] = ""
         if backend.platform != platform:  # the host's own programs are of its processor
             return name_by_machine(module, devices, options, backend, compression, *more)
         flags = sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(WITH_PATHS))
-        digest = hashlib.sha256(repr((kind, versions_used, flags, options.env_option_overrides, compression)).encode())
+        digest = hashlib.sha256(repr((kind, compilers, flags, options.env_option_overrides, compression)).encode())
         cache_key._hash_computation(digest, module, *more)
-        full = f"{module.operation.attributes['sym_name'].value}-{digest.hexdigest()}"
-        folder = jax.config.jax_compilation_cache_dir
-        ASKED[full] = folder is not None and Path(folder, f"{full}-cache").exists()
-        return full
+        last[0] = f"{module.operation.attributes['sym_name'].value}-{digest.hexdigest()}"
+        ASKED[last[0]] = False
+        return last[0]
+
+    def note(event: str, **_: Any) -> None:
+        if event == HIT and last[0]:
+            ASKED[last[0]] = True
 
     cache_key.get = name
+    jax.monitoring.register_event_listener(note)
 
 
 def asked() -> dict[str, bool]:
-    """Return the programs that were asked for since the last call, by name, and whether they were there."""
+    """Return the programs that were asked for since the last call, by name, and whether they were read."""
     found = dict(ASKED)
     ASKED.clear()
     return found
