@@ -52,7 +52,7 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
     folder, about = settings.out, {"card": kind, "versions": compilers(found["versions"])}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     ledger = Ledger(folder, {**about, "code": code_digest(), "rehearsal": settings.rehearse})
-    cases = [slower(case) for name in settings.stages for case in stages[name].ahead(settings.rehearse)]
+    cases = [slower(case) for name in settings.stages for case in stages[name].ahead(settings)]
     try:
         for name in settings.stages:
             due = [case for case in cases if case.stage == name and (name, case.name) not in ledger.found]

@@ -67,6 +67,9 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument(
         "--programs", default="", metavar="DIR:SHA256", help="read what --ahead made in DIR, if this is its digest"
     )
+    parser.add_argument(
+        "--before", default="", metavar="CHECKOUT", help="measure pejax and train of an earlier checkout, too, in turn"
+    )
     parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
     chosen = parser.parse_args(argv)
     unlimited = chosen.rehearse or chosen.plan or chosen.minutes == 0
@@ -80,10 +83,13 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
         parser.error(f"--minutes and --jobs must be 0 or more, got {minutes:g} and {chosen.jobs}")
     if chosen.programs and not re.fullmatch(".+:[0-9a-f]{64}", chosen.programs):
         parser.error(f"--programs must be DIR:SHA256, as --ahead printed it, got {chosen.programs!r}")
+    if chosen.before and not (Path(chosen.before) / "pejax/__init__.py").exists():
+        parser.error(f"--before must be a checkout of pejax, got {chosen.before!r}")
     ordered = [name for name in STAGES if name in stages]
     card = chosen.card if chosen.ahead and not chosen.rehearse else ""
     settings = Settings(ordered, minutes, chosen.ahead or chosen.out, chosen.rehearse, chosen.jobs, chosen.programs)
-    return settings._replace(card=card, ahead=chosen.ahead is not None), chosen.plan
+    before = os.path.abspath(chosen.before) if chosen.before else ""
+    return settings._replace(card=card, ahead=chosen.ahead is not None, before=before), chosen.plan
 
 
 def plan(settings: Settings, jobs: int, stages: Mapping[str, Stage]) -> str:

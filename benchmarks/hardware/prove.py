@@ -89,9 +89,9 @@ def worth(case: Case) -> int:
     return WANTED.index(kind) + len(WANTED) * ("bfloat16", "highest", "default").index(precision)
 
 
-def ahead(rehearse: bool) -> list[Case]:
+def ahead(settings: Settings) -> list[Case]:
     """Return the cases that compile ahead, the most wanted first; the laws compile as they go, and phases at once."""
-    compiled = [case for case in cases(rehearse) if "laws_proof" not in case.task]
+    compiled = [case for case in cases(settings.rehearse) if "laws_proof" not in case.task]
     only = [case._replace(arguments={**case.arguments, "only_compile": True}) for case in compiled]
     return sorted(only, key=worth)
 

@@ -65,6 +65,7 @@ class Settings(NamedTuple):
         programs: programs that were made ahead, `FOLDER:SHA256`, then their folder as a cache; empty = none.
         card: the absent card that programs are made for; empty = the device at hand.
         ahead: whether to make them, and no more.
+        before: an earlier checkout whose ways are measured, too; empty = none.
     """
 
     stages: Sequence[str]
@@ -75,6 +76,7 @@ class Settings(NamedTuple):
     programs: str = ""
     card: str = ""
     ahead: bool = False
+    before: str = ""
 
     @property
     def turns(self) -> list[str]:
@@ -116,13 +118,13 @@ class Stage(NamedTuple):
         run: `(run, until)` does it.
         expected: `(settings, jobs) -> (seconds on an H200, how they are known)`.
         table: `(lines of its cases) -> text`.
-        ahead: `(whether it is a rehearsal) -> cases that compile its programs ahead`, the most wanted first.
+        ahead: `(settings) -> cases that compile its programs ahead`, the most wanted first.
     """
 
     run: Callable[[Run, float], None]
     expected: Callable[[Settings, int], tuple[float, str]]
     table: Callable[[Mapping[str, dict[str, Any]]], str]
-    ahead: Callable[[bool], list[Case]] = lambda rehearse: []
+    ahead: Callable[[Settings], list[Case]] = lambda settings: []
 
 
 def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
@@ -201,13 +203,15 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
     """
     jobs = jobs_of(settings, found) if stage != "sample" else min(SAMPLERS, jobs_of(settings, found))
     named = settings.ahead or bool(settings.programs)
-    prepare = ("benchmarks.hardware.device:ready", {"card": settings.card, "named": named}), 120.0
-    workers = []
-    for number in range(jobs):
+
+    def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
+        prepare = "benchmarks.hardware.device:ready", {"card": settings.card, "named": named, "before": checkout}
         tuned = scratch / f"tuned-{os.getpid()}-{number}.txt"
         own = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
-        workers.append(Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", prepare))
-    return Pool(workers)
+        return Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
+
+    earlier = [worker(f"{n}-before", settings.before) if settings.before else None for n in range(jobs)]
+    return Pool([worker(f"{n}", "", before) for n, before in enumerate(earlier)])
 
 
 def keep_tuned(settings: Settings, scratch: Path) -> None:

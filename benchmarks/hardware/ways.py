@@ -18,6 +18,7 @@ import optax
 from jaxtyping import Array
 
 from benchmarks.hardware import peers, programs
+from benchmarks.hardware.outcomes import BEFORE
 from benchmarks.hardware.peers import Queue, Start
 from benchmarks.operands import Sizes
 from benchmarks.timing import forward_and_backward
@@ -61,11 +62,11 @@ def make(column: str, arguments: dict[str, Any], way: str, only_compile: bool = 
     Args:
         column: "attention", "rotation" or "step".
         arguments: arguments of the function of this name.
-        way: its name among those of the column.
+        way: its name among those of the column, with a prefix in the processes of an earlier checkout.
         only_compile: leave it in the caches for the process that times it. torch's ways are called for that once.
     """
     begun = time.perf_counter()
-    start = WAYS[column](**arguments)[way]()
+    start = WAYS[column](**arguments)[way.removeprefix(BEFORE)]()
     if only_compile and not way.startswith("torch"):
         return {"outcome": "made", "message": f"compiled in {time.perf_counter() - begun:.1f} s"}
     queue = start()
@@ -91,9 +92,9 @@ def sample(way: str) -> dict[str, Any]:
     return {"outcome": "measured", "seconds": (time.perf_counter() - begun) / launches}
 
 
-def forget() -> dict[str, Any]:
-    """Let go of the arrays of all ways."""
-    HELD.clear()
+def forget(way: str) -> dict[str, Any]:
+    """Let go of the arrays of a way."""
+    HELD.pop(way, None)
     gc.collect()
     return {"outcome": "made"}
 

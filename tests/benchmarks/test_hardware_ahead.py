@@ -225,15 +225,18 @@ def test_what_is_made_ahead_is_timed_before_anything_compiles(made, tmp_path):
     assert not late & set(ways.OURS)
 
 
-def test_all_is_made_ahead_but_what_is_tuned_or_of_torch():
+def test_all_is_made_ahead_but_what_is_tuned_or_of_torch(tmp_path):
     for rehearse in (False, True):
-        cases = [case for stage in ("prove", "measure") for case in program.STAGES[stage].ahead(rehearse)]
+        settings = Settings([], 8.0, tmp_path, rehearse)
+        cases = [case for stage in ("prove", "measure") for case in program.STAGES[stage].ahead(settings)]
         assert all(case.arguments["only_compile"] for case in cases)
         assert len({(case.stage, case.name) for case in cases}) == len(cases)
-    names = {case.arguments["way"] for case in measure.ahead(False)}
+    names = {case.arguments["way"] for case in measure.ahead(Settings([], 8.0, tmp_path))}
     assert {ways.UNTUNED, ways.FUSED, ways.COPY, *ways.OURS} <= names
     assert ways.STEP not in names
     assert not any(map(measure.is_torch, names))
+    (tmp_path / run.AUTOTUNED).touch()
+    assert ways.STEP in {case.arguments["way"] for case in measure.ahead(Settings([], 8.0, tmp_path))}
 
 
 def test_what_was_tuned_is_kept_beside_the_results(tmp_path, monkeypatch):
@@ -257,7 +260,7 @@ def test_what_was_tuned_is_kept_beside_the_results(tmp_path, monkeypatch):
 def toy_stages(*names, limit=20.0):
     """Return a stage whose cases compile ahead what `tests.support.hardware_cases` says."""
     cases = [Case("prove", name, f"tests.support.hardware_cases:{name.split()[0]}", {}, limit) for name in names]
-    return {"prove": Stage(lambda *_: None, lambda *_: (1.0, ""), lambda _: "", lambda rehearse: cases)}
+    return {"prove": Stage(lambda *_: None, lambda *_: (1.0, ""), lambda _: "", lambda settings: cases)}
 
 
 @pytest.fixture
