@@ -118,6 +118,7 @@ def by_jax(function: Callable, *operands: Any) -> Start:
     return start
 
 
+@functools.cache
 def _draw(shape: jax.ShapeDtypeStruct) -> Callable[[], Array]:
     seed = np.uint32(len(shape.shape))
     draw = programs.compiled(lambda seed: jax.random.normal(jax.random.key(seed), shape.shape, shape.dtype), seed)
