@@ -22,6 +22,7 @@ from benchmarks.hardware.outcomes import BAD, Case
 from benchmarks.hardware.run import Settings, Stage, make_pool
 from train.devices.absent_gpus import CARDS, INSTALL, missing_compiler
 from train.devices.hosts import code_digest
+from train.devices.kept_programs import require_own
 
 FILE = "programs.zip"
 INDEX = "index.json"
@@ -50,7 +51,7 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
         raise ValueError(f"compiling for a GPU needs {', '.join(missing)}: {INSTALL}")
     kind = CARDS[settings.card].name if settings.card else found["card"]
     folder, about = settings.out, {"card": kind, "versions": compilers(found["versions"])}
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_own(folder)
     ledger = Ledger(folder, {**about, "code": code_digest(), "rehearsal": settings.rehearse})
     cases = [slower(case) for name in settings.stages for case in stages[name].ahead(settings)]
     try:
@@ -62,7 +63,7 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
             finally:
                 pool.end()
         lines = [ledger.found[case.stage, case.name] for case in cases]
-        left_out = write(folder, about, lines)
+        left_out = write(folder, about, sorted(lines, key=lambda line: line["stage"] != "measure"))
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here")
         return 130

@@ -88,9 +88,13 @@ def compiled(function: Callable, *operands: Any, options: dict[str, Any] | None 
         operands: shapes and arrays, of which only the shapes count.
         options: XLA's flags of this program.
     """
+    return compile_jitted(jax.jit(function), *shapes_of(operands), on=mesh(), options=options)
+
+
+def shapes_of(operands: Any) -> Any:
+    """Return the shapes of operands on the device."""
     place = NamedSharding(mesh(), PartitionSpec())
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), operands)
-    return compile_jitted(jax.jit(function), *shapes, on=mesh(), options=options)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), operands)
 
 
 def compile_jitted(program: Any, *shapes: Any, on: Mesh, options: dict[str, Any] | None = None) -> Any:
