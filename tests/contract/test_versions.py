@@ -112,3 +112,15 @@ def test_a_pin_meets_every_requirement(python):
             [pin] = pinned[canonicalize_name(item.name)]
             assert pin.operator == "==", item
             assert item.specifier.contains(pin.version), item
+
+
+def test_the_compiler_for_gpus_is_that_of_the_pinned_jax():
+    pins = {}
+    for path in ("constraints.txt", "tests/gpu_aot/requirements.txt"):
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        requirements = [Requirement(line) for line in lines if not line.startswith("#")]
+        newest = {**default_environment(), "python_version": "3.13"}
+        pins |= {
+            item.name: str(item.specifier) for item in requirements if not item.marker or item.marker.evaluate(newest)
+        }
+    assert pins["jax"] == pins["jax-cuda13-plugin"] == pins["jax-cuda13-pjrt"]

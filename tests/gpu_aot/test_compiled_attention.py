@@ -44,8 +44,8 @@ FIGURES = {  # of the implementation "gpu", with the gradients of what the encod
     "none": Figures(27, 8, 8.32, 1.02, 0),
     "alibi": Figures(30, 8, 9.34, 1.02, 0),
     "t5": Figures(37, 10, 10.39, 1.27, 64),
-    "kerple": Figures(0, 0, 0, 0, 0),
-    "cpb": Figures(0, 0, 0, 0, 0),
+    "kerple": Figures(37, 8, 10.42, 1.27, 64),
+    "cpb": Figures(43, 8, 12.70, 1.28, 64),
 }
 KERNELS = {"pejax_forward", "pejax_query_gradients", "pejax_key_gradients"}
 

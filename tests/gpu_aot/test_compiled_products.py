@@ -1,6 +1,6 @@
 """Matrix products, compiled for an H200: no factor is folded into one that also adds a bias.
 
-XLA of jax 0.10 and 0.11.0 folds the c of `(x @ w + b) * c` into the product, and adds b undivided (docs/known-traps.md).
+XLA of jax 0.10 and 0.11.0 folds the c of `(x @ w + b) * c` into the product, and adds b as it is (docs/known-traps.md).
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ def test_a_product_with_a_bias_times_a_factor_is_not_folded(dtype):
     require_right_factors(program(lambda *operands: product(*operands) * 0.22, x, kernel, bias))
 
 
-@pytest.mark.parametrize("name", [list(MODELS)[0], *map(slow, list(MODELS)[1:])])
+@pytest.mark.parametrize("name", [next(iter(MODELS)), *map(slow, list(MODELS)[1:])])
 def test_no_model_has_a_factor_beside_a_bias(name):
     model, inputs = MODELS[name]()
     graph, state = nnx.split(model)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pejax.functions import rope_frequencies
 from pejax._ops.rotary import rotate_pairs
 from tests.support.absent_gpu import compiler, mean_bytes, program, total_bytes
 from tests.support.gpu_ledger import ledger

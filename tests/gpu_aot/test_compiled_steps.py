@@ -37,10 +37,9 @@ class Figures(NamedTuple):
 
 
 FIGURES = {
-    "none": Figures(0, 0, 0, 0),
-    "rope": Figures(1360, 120, 75.2, 2.87),
-    "alibi": Figures(0, 0, 0, 0),
-    "t5": Figures(0, 0, 0, 0),
+    "none": Figures(1334, 96, 72.39, 2.86),
+    "rope": Figures(1360, 120, 75.11, 2.87),
+    "alibi": Figures(1334, 96, 72.39, 2.86),
 }
 
 

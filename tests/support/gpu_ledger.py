@@ -20,7 +20,9 @@ FREE = {
 """Operations that launch nothing, beside those that wait for an asynchronous one, `copy-done`."""
 
 CALLS = {"call", "async-start", "conditional"}
-CALLED = re.compile(r"(?:calls|to_apply|body|(?:true|false)_computation|branch_computations)=\{?((?:%[^\s,}]+(?:, )?)+)")
+CALLED = re.compile(
+    r"(?:calls|to_apply|body|(?:true|false)_computation|branch_computations)=\{?((?:%[^\s,}]+(?:, )?)+)"
+)
 INSTRUCTION = re.compile(r"\s+(ROOT )?%(\S+) = (\(.*?\)|\S+) ([\w-]+)\((.*)")
 WORKSPACE = re.compile(r"[su]8\[\d+\]\{0\}")
 
@@ -223,6 +225,6 @@ def fusion_writes(body: list[Instruction]) -> Iterator[int]:
     root = next(instruction for instruction in body if instruction.root)
     for result in [by_name[name] for name in root.operands] if root.op == "tuple" else [root]:
         while result.op == "bitcast":
-            result = by_name[result.operands[0]]  # noqa: PLW2901
+            result = by_name[result.operands[0]]
         update = {"dynamic-update-slice": 1, "scatter": 2}.get(result.op)
         yield size(result.shape if update is None else by_name[result.operands[update]].shape)

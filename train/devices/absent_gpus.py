@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 from jax.experimental import topologies
 
 INSTALL = "pip install -e '.[cuda]'"
@@ -92,7 +91,7 @@ def toolkit() -> Path | None:
     return next((folder for folder in folders if os.access(folder / "bin/ptxas", os.X_OK)), None)
 
 
-def absent_gpus(family: str, count: int = 1) -> list[jax.Device]:
+def absent_gpus(family: str, count: int = 1) -> list[Any]:
     """Return devices that programs can be compiled for, in machines of as many as fit into one.
 
     Args:

@@ -14,7 +14,6 @@ import os
 import re
 from typing import Any, NamedTuple
 
-import jax
 from jax.errors import JaxRuntimeError
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
@@ -138,7 +137,7 @@ def absent_mesh(topology: Topology, sizes: str = "") -> Mesh:
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def _slice(topology: Topology) -> list[jax.Device]:
+def _slice(topology: Topology) -> list[Any]:
     """Return the devices of a slice of TPUs."""
     if topology.missing:
         raise ValueError("libtpu must be installed to compile for a TPU: pip install -e '.[tpu]', got none")
