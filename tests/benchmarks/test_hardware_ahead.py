@@ -17,7 +17,7 @@ from jax._src import cache_key, compilation_cache
 
 from benchmarks.hardware import ahead, measure, program, programs, prove, run, ways
 from benchmarks.hardware.ledger import Ledger
-from benchmarks.hardware.outcomes import Case
+from benchmarks.hardware.outcomes import BEFORE, Case
 from benchmarks.hardware.pool import Pool, Worker
 from benchmarks.hardware.run import QUICK, Settings, Stage, deadline
 from tests.support.hardware_cases import AnsweringPool
@@ -309,11 +309,48 @@ def test_options_of_what_is_made_ahead(capsys):
         assert "--programs must be DIR:SHA256, as --ahead printed it, got " in capsys.readouterr().err
 
 
+def test_an_earlier_checkout_is_measured_by_processes_of_its_own(tmp_path):
+    """A way with the prefix is theirs, and their end is that of the pool."""
+    before = Worker(os.environ, tmp_path / "before.txt")
+    own = Pool([Worker(os.environ, tmp_path / "log.txt", None, before)])
+    hold = lambda way: own.workers[0].ask("tests.support.hardware_cases:keep", {"way": way}, 20.0)
+    try:
+        held = [hold(way) for way in ("pejax", "before: pejax", "pejax, half")]
+        assert [answer["held"] for answer in held] == [["pejax"], ["before: pejax"], ["pejax", "pejax, half"]]
+        assert own.workers[0].ask("tests.support.hardware_cases:die", {}, 20.0)["outcome"] == "crashed"
+        assert hold("before: pejax")["process"] == held[1]["process"]
+    finally:
+        own.end()
+    assert before.process is None
+
+
+def test_a_process_of_an_earlier_checkout_has_its_pejax_and_its_train(tmp_path):
+    for package in ("pejax", "train"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"WHICH = 'earlier {package}'")
+    script = "import train; from benchmarks.hardware.device import prefer; before = train; "
+    script += f"prefer({str(tmp_path)!r}); import pejax, train, benchmarks; print(pejax.WHICH, train.WHICH, before)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert result.stdout.startswith("earlier pejax earlier train <module 'train' from ")
+    with pytest.raises(SystemExit, match="2"):
+        program.options([f"--before={tmp_path / 'train'}"])
+
+
+def test_the_ways_of_an_earlier_checkout_take_their_turns_beside_ours():
+    column = measure.columns(rehearse=False, before=True)[0]
+    ours = [way for way in column.ways if way in ways.OURS]
+    earlier = [way.removeprefix(BEFORE) for way in column.ways if way.startswith(BEFORE)]
+    assert earlier == ours
+    assert [way for way in measure.columns(rehearse=False)[0].ways if way.startswith(BEFORE)] == []
+    assert measure.compiles_here(f"{BEFORE}{ways.STEP}")
+    assert not measure.compiles_here(f"{BEFORE}{ways.UNTUNED}")
+
+
 @pytest.mark.slow
 def test_the_rehearsal_of_what_is_made_ahead_compiles_none_of_it_again(tmp_path):
     """The first call makes programs for the CPU, in a folder that is moved; the second one reads every one of them."""
     flags = {**os.environ, "XLA_FLAGS": QUICK}
-    call = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", "--stages=prove,measure"]
+    call = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", "--stages=prove,measure,train"]
     made = subprocess.run([*call, f"--ahead={tmp_path / 'made'}"], capture_output=True, text=True, cwd=ROOT, env=flags)
     assert made.returncode == 0, made.stdout[-4000:]
     source = made.stdout.split("--programs=")[-1].strip()
