@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from benchmarks.hardware import oracle
+from benchmarks.hardware import oracle, programs
 from benchmarks.hardware.kinds import BATCH, Kind, kind_of, tokens_of
 from benchmarks.hardware.oracle import Fixed, Terms, relative_error
 from benchmarks.hardware.outcomes import verdict
@@ -27,7 +27,7 @@ TOLERANCES = {"highest": 1e-5, "default": 2e-3, "bfloat16": 2e-2}
 GPU), and bfloat16."""
 
 
-def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str, Any]:
+def prove(kind: str, implementation: str, precision: str, toy: bool, only_compile: bool = False) -> dict[str, Any]:
     """Return whether one implementation is right, with the relative error of every output and gradient.
 
     Args:
@@ -35,10 +35,10 @@ def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str
         implementation: one of `dot_product_attention`, or "sharded": on a mesh of one device.
         precision: one of `TOLERANCES`.
         toy: a few tokens.
+        only_compile: leave the program in the cache.
     """
     dtype = "bfloat16" if precision == "bfloat16" else "float32"
     with_lse = implementation != "cudnn"  # whose own gradients serve where nobody asks for log-sum-exps
-    learned, cotangents, (right_outputs, right_gradients) = reference(kind, dtype, toy, with_lse)
 
     def run(learned: dict[str, Any]) -> dict[str, Array]:
         output, lse = attend(kind_of(kind, toy), implementation, learned)
@@ -48,8 +48,14 @@ def prove(kind: str, implementation: str, precision: str, toy: bool) -> dict[str
         outputs, pull = jax.vjp(run, learned)
         return outputs, pull({name: cotangents[name] for name in outputs})[0]
 
+    with programs.on_host():
+        operands = drawn(kind_of(kind, toy), dtype)
     with jax.default_matmul_precision("highest" if precision == "highest" else None):
-        outputs, gradients = jax.device_get(jax.jit(differentiate)(learned, cotangents))
+        program = programs.compiled(differentiate, *operands)
+    if only_compile:
+        return {"outcome": "made"}
+    learned, cotangents, (right_outputs, right_gradients) = reference(kind, dtype, toy, with_lse)
+    outputs, gradients = jax.device_get(program(*programs.put((learned, cotangents))))
     errors = {name: relative_error(outputs[name], right_outputs[name]) for name in outputs}
     right, learns = _named(right_gradients), lambda name: name.startswith("params")
     # The terms of a single number may cancel, so its size does not tell theirs: the gradients beside it do.
@@ -70,8 +76,7 @@ def attend(kind: Kind, implementation: str, learned: dict[str, Any]) -> tuple[Ar
     encoding, q, k, (q_tokens, k_tokens) = rotated(kind, learned)
     call: Any = functools.partial(dot_product_attention, implementation=implementation)
     if implementation == "sharded":
-        mesh = jax.make_mesh((1,), ("heads",), axis_types=(jax.sharding.AxisType.Auto,))
-        call = functools.partial(dot_product_attention, sharding=Sharding(mesh, heads="heads"))
+        call = functools.partial(dot_product_attention, sharding=Sharding(programs.mesh(), heads="heads"))
     hooks = attention_hooks(encoding, adapt(encoding, learned["params"], kind.dims.extent), rotated=True)
     sink = {"sink": learned["sink"]} if kind.sink else {}
     return call(
@@ -129,7 +134,7 @@ def reference(
         with_lse: whether the log-sum-exps have cotangents, too.
     """
     kind = kind_of(name, toy)
-    with jax.default_device(jax.devices("cpu")[0]):
+    with programs.on_host():
         learned, cotangents = drawn(kind, dtype)
         wide = jax.tree.map(lambda x: x.astype(jnp.float32), learned)
         terms, pull = jax.vjp(jax.jit(functools.partial(terms_of, kind)), wide)

@@ -1,18 +1,24 @@
 """The device at hand: its description, read in a process of its own, and reasons against its use."""
 
+import importlib
 import importlib.util
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "triton")
+CUDNN = ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
+PACKAGES = ("pejax", "jax", "jaxlib", "flax", "optax", "numpy", "torch", "triton", *CUDNN)
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 """The oldest driver of NVIDIA that each plugin of JAX takes."""
+
+COMPILERS = ("jax", "jaxlib", *DRIVERS, *CUDNN)
+"""Packages whose versions a compiled program depends on."""
 
 LEAST_CAPABILITY = (8, 0)
 """The oldest GPUs that multiply bfloat16 in matrix units, as the kernels do."""
@@ -24,12 +30,36 @@ LEAST_MEMORY = 16.0
 """GiB that measurements need."""
 
 
-def ready() -> dict[str, Any]:
-    """Start JAX on its device, so that no case pays for it."""
+def ready(card: str = "", named: bool = False, before: str = "") -> dict[str, Any]:
+    """Start JAX on its device, so that no case pays for it.
+
+    Args:
+        card: the card that programs are compiled for, which is absent; empty = the device at hand.
+        named: name compiled programs by their card, as those that are made ahead.
+        before: an earlier checkout, whose pejax and train are used; empty = those of this one.
+    """
     import jax
 
-    jax.block_until_ready(jax.numpy.zeros(8) + 1)
+    if named:
+        from benchmarks.hardware import programs
+
+        programs.use(card)
+    if before:
+        prefer(before)
+    if not card:
+        jax.block_until_ready(jax.numpy.zeros(8) + 1)
     return {"outcome": "made"}
+
+
+def prefer(checkout: str) -> None:
+    """Import pejax and train from another checkout from now on; what measures them stays that of this one."""
+    own = ("pejax", "train")
+    for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+        del sys.modules[name]
+    sys.path.insert(0, checkout)
+    for name in own:
+        importlib.import_module(name)
+    sys.path.remove(checkout)
 
 
 def facts() -> dict[str, Any]:

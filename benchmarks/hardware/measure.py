@@ -6,13 +6,13 @@ alone, so that what counts, the ratio of neighbors in time, is little moved by t
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.hardware.outcomes import BAD, Case
+from benchmarks.hardware.outcomes import BAD, BEFORE, Case
 from benchmarks.hardware.pool import Worker
-from benchmarks.hardware.run import Run, Settings, Stage
-from benchmarks.hardware.ways import FUSED, GPT2_SMALL, OURS, WAYS
+from benchmarks.hardware.run import AUTOTUNED, Run, Settings, Stage
+from benchmarks.hardware.ways import FUSED, GPT2_SMALL, OURS, STEP, WAYS
 from benchmarks.report import table as markdown
 from benchmarks.timing import duration, ratio
 
@@ -40,18 +40,22 @@ class Column(NamedTuple):
         name: its heading.
         part: function of `benchmarks.hardware.ways` that makes the ways.
         arguments: arguments of that function.
+        before: whether an earlier checkout's ways are among them.
     """
 
     table: str
     name: str
     part: str
     arguments: dict[str, Any]
+    before: bool = False
 
     @property
     def ways(self) -> list[str]:
         """Names of the ways; a toy run has our kernels without the fused ones, which need a GPU."""
         names = list(WAYS[self.part](**self.arguments))
-        return [name for name in names if not self.arguments["toy"] or (not is_peer(name) and "cuDNN" not in name)]
+        names = [name for name in names if not self.arguments["toy"] or (not is_peer(name) and "cuDNN" not in name)]
+        own = [name for name in names if name.startswith("pejax")] if self.before else []
+        return names + [f"{BEFORE}{name}" for name in own]
 
     def case(self, way: str, *, only_compile: bool = False) -> Case:
         """Return the case of a way: to compile it, or the one whose line tells of its time."""
@@ -59,23 +63,38 @@ class Column(NamedTuple):
         return Case("measure", f"{self.table} | {self.name} | {way}", TASK.format("make"), chosen, 100.0)
 
 
+def compiles_here(way: str) -> bool:
+    """Return whether a way is compiled where it is timed: what is tuned there, and what torch compiles."""
+    return way.removeprefix(BEFORE) == STEP or (way.startswith("torch") and ("compile" in way or "Flex" in way))
+
+
 def is_peer(way: str) -> bool:
     """Return whether a way is of others: its failure is told, and fails nothing."""
-    return way.startswith("torch") or way == FUSED
+    return is_torch(way) or way == FUSED
 
 
-def columns(rehearse: bool) -> list[Column]:
-    """Return the columns, the most wanted first; a rehearsal has one of each kind, of a few tokens."""
+def is_torch(way: str) -> bool:
+    """Return whether a way is of torch."""
+    return way.startswith("torch")
+
+
+def columns(rehearse: bool, before: bool = False) -> list[Column]:
+    """Return the columns, the most wanted first; a rehearsal has one of each kind, of a few tokens.
+
+    Args:
+        rehearse: whether it is one.
+        before: whether an earlier checkout is measured, too.
+    """
     title = "Causal attention, 16 heads of 64, 32,768 tokens in all, bfloat16, {}".format
-    both, ahead = title("forward and backward"), title("forward")
+    both, forward = title("forward and backward"), title("forward")
     of = lambda n, **more: {"length": n, "toy": rehearse, **more}
-    step = lambda pe: Column(STEPS_TABLE, pe, "step", {"pe": pe, "toy": rehearse})
-    attend = lambda table, n: Column(table, f"L = {n:,}", "attention", of(n, backward=table == both))
-    turn = lambda n: Column("Rotation of q and k, 32 and 8 heads of 128", f"L = {n:,}", "rotation", of(n))
+    step = lambda pe: Column(STEPS_TABLE, pe, "step", {"pe": pe, "toy": rehearse}, before)
+    attend = lambda table, n: Column(table, f"L = {n:,}", "attention", of(n, backward=table == both), before)
+    turn = lambda n: Column("Rotation of q and k, 32 and 8 heads of 128", f"L = {n:,}", "rotation", of(n), before)
     if rehearse:
         return [attend(both, 64), turn(64), step("alibi")]
-    timed = [*(attend(both, n) for n in LENGTHS), *map(step, PES), *(attend(ahead, n) for n in LENGTHS)]
-    return [*timed, turn(LENGTHS[-1])]
+    first = [*(attend(both, n) for n in LENGTHS), *map(step, PES), turn(LENGTHS[-1])]
+    return [*first, *(attend(forward, n) for n in LENGTHS)]
 
 
 def memory_cases(rehearse: bool) -> list[Case]:
@@ -86,9 +105,22 @@ def memory_cases(rehearse: bool) -> list[Case]:
     return [Case("measure", name(n, way), task, {"length": n, "way": way}, 100.0) for way in ways for n in lengths]
 
 
+def ahead(settings: Settings) -> list[Case]:
+    """Return the cases that compile what can be compiled without the GPU, the most wanted first."""
+    tuned = (settings.out / AUTOTUNED).exists()
+    ways = [(column, way) for column in columns(settings.rehearse, bool(settings.before)) for way in column.ways]
+    made = [(column, way) for column, way in ways if not is_torch(way) and (tuned or not compiles_here(way))]
+    memory = [
+        case._replace(arguments={**case.arguments, "only_compile": True}) for case in memory_cases(settings.rehearse)
+    ]
+    return [column.case(way, only_compile=True) for column, way in made] + memory
+
+
 def run(run: Run, until: float) -> None:
-    """Compile side by side, then time column by column."""
-    found = columns(run.settings.rehearse)
+    """Compile side by side, then time column by column; first what needs no compiling, where programs are given."""
+    found = columns(run.settings.rehearse, bool(run.settings.before))
+    for column in found if run.settings.programs else []:
+        time_column(run, column, until, [way for way in column.ways if not compiles_here(way)])
     ahead = [column.case(way, only_compile=True) for column in found for way in column.ways]
     ahead.sort(key=lambda case: -seconds_to_compile(case))
     soon = min(until, time.monotonic() + COMPILING * (until - time.monotonic()))
@@ -109,19 +141,28 @@ def tell(run: Run, case: Case, answer: Mapping[str, Any]) -> None:
     run.ledger.add(case, {**answer, "peer": is_peer(case.name.rpartition(" | ")[2])})
 
 
-def time_column(run: Run, column: Column, until: float) -> None:
-    """Time the ways of a column that no line tells of yet, in turn; write their lines."""
-    cases = {case.arguments["way"]: case for case in run.due([column.case(way) for way in column.ways])}
+def time_column(run: Run, column: Column, until: float, ways: Sequence[str] | None = None) -> None:
+    """Time the ways of a column that no line tells of yet, in turn; write their lines.
+
+    Args:
+        run: run of the command.
+        column: the column.
+        until: the end of the time.
+        ways: some of its ways. None = all.
+    """
+    chosen = [column.case(way) for way in (column.ways if ways is None else ways)]
+    cases = {case.arguments["way"]: case for case in run.due(chosen)}
     if not cases or time.monotonic() >= until:
         run.left.extend(cases.values())
         return
     workers = {way: run.pool.worker_of(number) for number, way in enumerate(cases)}
     made = run.pool.together([((case.task, case.arguments), case.limit) for case in cases.values()])
     samples: dict[str, list[float]] = {}
+    asked: dict[str, Any] = {}
     for way, answer in zip(cases, made, strict=True):
         assert answer is not None  # without an end of the time, every task is asked
         if answer["outcome"] == "made":
-            samples[way] = []
+            samples[way], asked[way] = [], {"programs": answer.get("programs", {})}
         else:
             tell(run, cases[way], answer)
     rounds = 1 if run.settings.rehearse else ROUNDS
@@ -140,9 +181,9 @@ def time_column(run: Run, column: Column, until: float) -> None:
             run.left.append(cases[way])
         else:
             told = {"outcome": "measured", "seconds": each, "message": duration(statistics.median(each))}
-            tell(run, cases[way], told)
-    for worker in {id(worker): worker for worker in workers.values() if worker.process is not None}.values():
-        worker.ask(TASK.format("forget"), {}, 30.0)
+            tell(run, cases[way], told | asked[way])
+    for way in samples:  # the others' processes have ended
+        workers[way].ask(TASK.format("forget"), {"way": way}, 30.0)
 
 
 def turned(ways: list[str], turn: int) -> list[str]:
@@ -217,4 +258,4 @@ def notes(ways: Mapping[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-STAGE = Stage(run, expected, table)
+STAGE = Stage(run, expected, table, ahead)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 """Outcomes that fail nothing: `refused`, an implementation says that it does not support the case; `missing`, a package
 is not installed."""
 
+BEFORE = "before: "
+"""Prefix of the ways of an earlier checkout, which processes of their own do."""
+
 BAD = ("wrong", "error", "memory", "crashed", "hung")
 """Outcomes for which the command ends with status 1."""
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware.outcomes import BAD, Case
+from benchmarks.hardware.outcomes import BAD, BEFORE, Case
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,15 +33,24 @@ class Worker:
         environment: environment variables of the process.
         log: file that gets what it prints.
         prepare: what it does first, with its limit in seconds. None = nothing.
+        before: does the ways of an earlier checkout in its place. None = there are no such ways.
     """
 
-    def __init__(self, environment: Mapping[str, str], log: Path, prepare: tuple[Task, float] | None = None) -> None:
-        self.environment, self.log, self.prepare = environment, log, prepare
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        log: Path,
+        prepare: tuple[Task, float] | None = None,
+        before: "Worker | None" = None,
+    ) -> None:
+        self.environment, self.log, self.prepare, self.before = environment, log, prepare, before
         self.process: subprocess.Popen[bytes] | None = None
         self._left = b""
 
     def ask(self, task: str, arguments: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Return the result of a task, or its outcome; after a failure, with the end of its output."""
+        if self.before is not None and str(arguments.get("way")).startswith(BEFORE):
+            return self.before.ask(task, arguments, limit)
         if self.process is None:
             failure = self._start()
             if failure:
@@ -136,6 +145,7 @@ class Pool:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
+        self.processes = [*workers, *(worker.before for worker in workers if worker.before is not None)]
         self.ended = False
 
     def run(self, cases: Iterable[Case], until: float, done: Callable[[Case, dict[str, Any]], None]) -> list[Case]:
@@ -204,7 +214,7 @@ class Pool:
 
     def end(self) -> None:
         """End all processes."""
-        for worker in self.workers:
+        for worker in self.processes:
             worker.end()
 
     def _each(self, serve: Callable[[Worker], None]) -> None:
@@ -215,6 +225,6 @@ class Pool:
                     one.result()
             except BaseException:  # Ctrl-C, too: the threads wait for processes that nobody asks any more
                 self.ended = True
-                for worker in self.workers:
+                for worker in self.processes:
                     worker.kill()
                 raise

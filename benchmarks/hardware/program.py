@@ -3,6 +3,8 @@
     python -m benchmarks.hardware --minutes=8 --out=DIR    every implementation against float64, times, memory, tables
     python -m benchmarks.hardware --minutes=0 --out=DIR    all, with full recipes of training, however long it takes
     python -m benchmarks.hardware --stages=sample --minutes=14 --out=DIR    pictures and videos sampled by train.dit
+    python -m benchmarks.hardware --ahead=DIR              compile what a short loan of a GPU runs, without the GPU
+    python -m benchmarks.hardware --programs=DIR:SHA256    on that GPU, with them: it measures within a minute
     python -m benchmarks.hardware --plan                   what each stage is expected to take
     python -m benchmarks.hardware --rehearse --out=DIR     every stage on the CPU, with toy sizes
 
@@ -13,26 +15,30 @@ results.jsonl, a line per case, table.md and log.txt; the same command again goe
 
 import argparse
 import datetime
+import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware import measure, prove, sample, shared_memory, train
+from benchmarks.hardware import ahead, measure, prove, sample, shared_memory, train
 from benchmarks.hardware.device import refusal, remarks
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.outcomes import BAD, Case
 from benchmarks.hardware.run import (
     MOST,
     SHARED,
+    TOGETHER,
     Run,
     Settings,
     Stage,
     deadline,
     first_answer,
     jobs_of,
+    keep_tuned,
     make_pool,
     scratch_folder,
 )
@@ -53,10 +59,21 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument("--out", type=Path, default=Path("runs/hardware"), metavar="DIR", help="folder of the results")
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU: toy sizes, kernels interpreted")
     parser.add_argument("--jobs", type=int, default=0, help="processes side by side; 0 = what the card holds")
+    parser.add_argument(
+        "--ahead", nargs="?", type=Path, const=Path("runs/ahead"), metavar="DIR",
+        help="compile the programs of the stages for a card that is absent, into DIR (default runs/ahead), and end",
+    )  # fmt: skip
+    parser.add_argument("--card", choices=("h200", "h100"), default="h200", help="the card of --ahead (default h200)")
+    parser.add_argument(
+        "--programs", default="", metavar="DIR:SHA256", help="read what --ahead made in DIR, if this is its digest"
+    )
+    parser.add_argument(
+        "--before", default="", metavar="CHECKOUT", help="measure pejax and train of an earlier checkout, too, in turn"
+    )
     parser.add_argument("--plan", action="store_true", help="print what each stage is expected to take, and end")
     chosen = parser.parse_args(argv)
     unlimited = chosen.rehearse or chosen.plan or chosen.minutes == 0
-    every = ",".join(STAGES if unlimited else SHARED)
+    every = ",".join(TOGETHER if chosen.ahead else STAGES if unlimited else SHARED)
     stages = [name.strip() for name in (every if chosen.stages is None else chosen.stages).split(",")]
     unknown = [name for name in stages if name not in STAGES]
     if unknown:
@@ -64,8 +81,15 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
     minutes = (0.0 if chosen.rehearse else 8.0) if chosen.minutes is None else chosen.minutes
     if minutes < 0 or chosen.jobs < 0:
         parser.error(f"--minutes and --jobs must be 0 or more, got {minutes:g} and {chosen.jobs}")
+    if chosen.programs and not re.fullmatch(".+:[0-9a-f]{64}", chosen.programs):
+        parser.error(f"--programs must be DIR:SHA256, as --ahead printed it, got {chosen.programs!r}")
+    if chosen.before and not (Path(chosen.before) / "pejax/__init__.py").exists():
+        parser.error(f"--before must be a checkout of pejax, got {chosen.before!r}")
     ordered = [name for name in STAGES if name in stages]
-    return Settings(ordered, minutes, chosen.out, chosen.rehearse, chosen.jobs), chosen.plan
+    card = chosen.card if chosen.ahead and not chosen.rehearse else ""
+    settings = Settings(ordered, minutes, chosen.ahead or chosen.out, chosen.rehearse, chosen.jobs, chosen.programs)
+    before = os.path.abspath(chosen.before) if chosen.before else ""
+    return settings._replace(card=card, ahead=chosen.ahead is not None, before=before), chosen.plan
 
 
 def plan(settings: Settings, jobs: int, stages: Mapping[str, Stage]) -> str:
@@ -92,9 +116,13 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
     try:
         scratch = scratch_folder()
         found = first_answer(settings, scratch)
+        if settings.ahead:
+            return ahead.make(settings, found, stages)
         why = "" if settings.rehearse else refusal(found)
         if why:
             raise ValueError(why)
+        if settings.programs:
+            settings = with_programs(settings, scratch, found)
         ledger = Ledger(settings.out, identity(settings, found))
     except (ValueError, OSError) as refused:
         print(f"error: {refused}", file=sys.stderr)
@@ -102,11 +130,12 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
     introduce(settings, found, stages)
     left: list[Case] = []
     try:
-        for name in settings.stages:
-            pool = make_pool(settings, name, scratch, found)
+        for together, names in itertools.groupby(settings.turns, lambda name: name if name not in TOGETHER else ""):
+            pool = make_pool(settings, together or TOGETHER[0], scratch, found)
             try:
-                until = deadline(name, settings, begun, time.monotonic())
-                stages[name].run(Run(settings, pool, ledger, scratch, left), until)
+                for name in names:
+                    until = deadline(name, settings, begun, time.monotonic())
+                    stages[name].run(Run(settings, pool, ledger, scratch, left), until)
             finally:
                 pool.end()
     except KeyboardInterrupt:
@@ -114,9 +143,20 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
         return 130
     finally:
         ledger.close()
+        keep_tuned(settings, scratch)
         for log in scratch.glob(f"log-{os.getpid()}-*.txt"):
             log.unlink()
-    return conclude(settings, ledger, left, stages, time.monotonic() - begun)
+    missing = {(case.stage, case.name): case for case in left if (case.stage, case.name) not in ledger.found}
+    return conclude(settings, ledger, [*missing.values()], stages, time.monotonic() - begun)
+
+
+def with_programs(settings: Settings, scratch: Path, found: Mapping[str, Any]) -> Settings:
+    """Return the settings with the programs that were made ahead, or say why they are not read, and go without."""
+    try:
+        return settings._replace(programs=str(ahead.unpack(settings.programs, scratch, found)))
+    except ValueError as refused:
+        print(f"Programs are compiled here: {refused}")
+        return settings._replace(programs="")
 
 
 def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +193,7 @@ def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: M
     unproved = [case for case in left if case.stage == "prove"]
     parts = [stages[name].table(ledger.of_stage(name)) for name in settings.stages]
     parts.append(f"{len(lines)} cases in {took:.0f} s: {len(bad)} failed, {len(left)} not done.")
+    parts.append(ahead.told(lines))
     parts += ["\n".join(f"FAILED {x['stage']}: {x['case']}: {x['outcome']}: {x.get('message', '')}" for x in bad)]
     if left:
         parts.append(f"not done: {', '.join(f'{case.stage}: {case.name}' for case in left)[:2000]}")

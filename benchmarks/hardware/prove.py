@@ -22,6 +22,12 @@ PRECISIONS = {
 }
 """Types of each implementation; "cudnn" takes narrow ones alone."""
 
+WANTED = (
+    "none, grouped queries", "alibi, fixed", "t5", "cpb", "alibi, learned", "none, D=80", "none, whole tiles",
+    "alibi, packed, unplaced, batched", "t5, both ways, cross",
+)  # fmt: skip
+"""The kinds that are proved first where time is short: no bias, ALiBi, T5, cpb, learned, odd lengths, packed."""
+
 LAWS = ("rope", "alibi", "t5", "rope_mixed")
 
 EXPECTED = {
@@ -70,8 +76,24 @@ def rehearsed(kind: str, implementation: str, precision: str) -> bool:
 
 
 def run(run: Run, until: float) -> None:
-    """Do the cases that are due."""
-    run.do(cases(run.settings.rehearse), until)
+    """Do the cases that are due: the longest first, or, where what they need is compiled, the most wanted."""
+    found = cases(run.settings.rehearse)
+    run.do(sorted(found, key=worth) if run.settings.programs else found, until)
+
+
+def worth(case: Case) -> int:
+    """Return the place of a case among all where time is short: our kernels on the kinds that are used most."""
+    kind, implementation, precision = (*case.name.split(" | "), "", "")[:3]
+    if kind not in WANTED or implementation not in ("gpu", "cudnn"):
+        return len(WANTED) * 3
+    return WANTED.index(kind) + len(WANTED) * ("bfloat16", "highest", "default").index(precision)
+
+
+def ahead(settings: Settings) -> list[Case]:
+    """Return the cases that compile ahead, the most wanted first; the laws compile as they go, and phases at once."""
+    compiled = [case for case in cases(settings.rehearse) if "laws_proof" not in case.task]
+    only = [case._replace(arguments={**case.arguments, "only_compile": True}) for case in compiled]
+    return sorted(only, key=worth)
 
 
 def expected(settings: Settings, jobs: int) -> tuple[float, str]:
@@ -112,4 +134,4 @@ def cell(lines: Sequence[dict[str, Any] | None]) -> str:
     return "refused" if done else "-"
 
 
-STAGE = Stage(run, expected, table)
+STAGE = Stage(run, expected, table, ahead)

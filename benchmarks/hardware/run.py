@@ -18,6 +18,9 @@ SECONDS = {"prove": 190.0, "measure": 170.0, "train": 120.0, "sample": 480.0}
 The stage that samples takes eight minutes by itself, and is not among those that share them unless it is named.
 """
 
+SOON, BEHIND = 45.0, 60.0
+"""Seconds after which measuring begins, where programs are made ahead, and seconds left for the other proofs then."""
+
 SHARED = ("prove", "measure", "train")
 """Stages of a call with a limit of time that names none."""
 
@@ -34,8 +37,14 @@ QUICK = "--xla_backend_optimization_level=0"
 UNTUNED = "--xla_gpu_autotune_level=0"
 """XLA's flags of what is not timed on a GPU."""
 
-TUNED = ("measure", "sample")
+TUNED = ("sample",)
 """Stages whose programs XLA tunes: a step of `train.dit` without it took four times as long on an H200."""
+
+TOGETHER = ("prove", "measure")
+"""Stages that share their processes: those that have proved need not start again to measure."""
+
+AUTOTUNED = "autotune.txt"
+"""File beside the results, of what XLA chose when it tuned the steps; where it is there, XLA reads it."""
 
 MOST = 15
 """Processes side by side: one for each encoding of the registry."""
@@ -53,6 +62,10 @@ class Settings(NamedTuple):
         out: folder of the results.
         rehearse: whether to run on the CPU with toy sizes.
         jobs: processes side by side; 0 = as many as the card and the cores hold.
+        programs: programs that were made ahead, `FOLDER:SHA256`, then their folder as a cache; empty = none.
+        card: the absent card that programs are made for; empty = the device at hand.
+        ahead: whether to make them, and no more.
+        before: an earlier checkout whose ways are measured, too; empty = none.
     """
 
     stages: Sequence[str]
@@ -60,6 +73,16 @@ class Settings(NamedTuple):
     out: Path
     rehearse: bool = False
     jobs: int = 0
+    programs: str = ""
+    card: str = ""
+    ahead: bool = False
+    before: str = ""
+
+    @property
+    def turns(self) -> list[str]:
+        """Stages in the order of their turns: with programs made ahead, measuring begins before all is proved."""
+        again = self.programs and self.minutes and {"prove", "measure"} <= {*self.stages}
+        return [*self.stages, "prove"] if again else [*self.stages]
 
 
 class Run(NamedTuple):
@@ -95,11 +118,13 @@ class Stage(NamedTuple):
         run: `(run, until)` does it.
         expected: `(settings, jobs) -> (seconds on an H200, how they are known)`.
         table: `(lines of its cases) -> text`.
+        ahead: `(settings) -> cases that compile its programs ahead`, the most wanted first.
     """
 
     run: Callable[[Run, float], None]
     expected: Callable[[Settings, int], tuple[float, str]]
     table: Callable[[Mapping[str, dict[str, Any]]], str]
+    ahead: Callable[[Settings], list[Case]] = lambda settings: []
 
 
 def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
@@ -116,7 +141,11 @@ def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
     end = begun + 60 * settings.minutes - RESERVE
     whole = sum(SECONDS.get(name, 0.0) for name in {*settings.stages, *SHARED})
     share = SECONDS.get(stage, 0.0) / whole * 60 * settings.minutes
-    return end if stage == settings.stages[-1] else min(end, now + share)
+    if settings.turns != settings.stages and stage == "prove":
+        return min(end, begun + SOON) if now < begun + SOON else end
+    if stage != settings.turns[-1] and stage == settings.stages[-1]:
+        return max(now, end - BEHIND)
+    return end if stage == settings.turns[-1] else min(end, now + share)
 
 
 def scratch_folder() -> Path:
@@ -128,24 +157,38 @@ def scratch_folder() -> Path:
     return folder
 
 
-def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "") -> dict[str, str]:
+def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "", tuned: str = "") -> dict[str, str]:
     """Return the environment of the processes of a stage: which device, their share of its memory, caches.
 
-    What is measured is alone when it runs, so that it may take all of the memory, and XLA tunes it, as it tunes long
-    training. Elsewhere XLA does not time its products, which would take longer than they save.
+    What is measured is alone when it runs, so that it may take all of the memory. XLA tunes long training, and the
+    steps that are measured. Elsewhere it does not time its products, which would take longer than they save.
+
+    Args:
+        settings: options of the command line.
+        scratch: folder of caches.
+        jobs: processes side by side.
+        stage: the stage.
+        tuned: file that gets what XLA chooses when it tunes.
     """
     own = {
-        "JAX_COMPILATION_CACHE_DIR": str(scratch / "programs"),
+        "JAX_COMPILATION_CACHE_DIR": settings.programs or str((scratch / "programs").absolute()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / (1 if stage == 'measure' else jobs):.3f}",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / (1 if stage in TOGETHER else jobs):.3f}",
+        "JAX_HLO_SOURCE_FILE_CANONICALIZATION_REGEX": ".*",  # where the source lies is no part of a program
+        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
     }
-    flags = QUICK if settings.rehearse else "" if stage in TUNED else UNTUNED
-    own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", flags)
-    own["JAX_PLATFORMS"] = "cpu" if settings.rehearse else "cuda,cpu"  # the host computes what is right
+    flags = [QUICK if settings.rehearse else "" if stage in TUNED else UNTUNED]
+    if tuned and not settings.rehearse:
+        flags += [f"--xla_gpu_dump_autotune_results_to={tuned}"]
+        before = settings.out / AUTOTUNED
+        flags += [f"--xla_gpu_load_autotune_results_from={before.absolute()}"] if before.exists() else []
+    own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", " ".join(flags))
+    here = settings.rehearse or settings.ahead
+    own["JAX_PLATFORMS"] = "cpu" if here else "cuda,cpu"  # the host computes what is right
     return {**os.environ, **own}
 
 
@@ -159,16 +202,51 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
         found: facts of the device.
     """
     jobs = jobs_of(settings, found) if stage != "sample" else min(SAMPLERS, jobs_of(settings, found))
-    prepare = ("benchmarks.hardware.device:ready", {}), 120.0
-    logs = [scratch / f"log-{os.getpid()}-{number}.txt" for number in range(jobs)]
-    return Pool([Worker(environment(settings, scratch, jobs, stage), log, prepare) for log in logs])
+    named = settings.ahead or bool(settings.programs)
+
+    def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
+        prepare = "benchmarks.hardware.device:ready", {"card": settings.card, "named": named, "before": checkout}
+        tuned = scratch / f"tuned-{os.getpid()}-{number}.txt"
+        own = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
+        return Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
+
+    earlier = [worker(f"{n}-before", settings.before) if settings.before else None for n in range(jobs)]
+    return Pool([worker(f"{n}", "", before) for n, before in enumerate(earlier)])
+
+
+def keep_tuned(settings: Settings, scratch: Path) -> None:
+    """Write what XLA chose when it tuned, in all processes, beside the results.
+
+    A file has one line with its version, and then an entry for each product: `results { ... }`.
+    """
+    parts = sorted(scratch.glob(f"tuned-{os.getpid()}-*.txt"))
+    target = settings.out / AUTOTUNED
+    texts = [path.read_text(encoding="utf-8") for path in ([target] if target.exists() else []) + parts]
+    for path in parts:
+        path.unlink()
+    entries = dict.fromkeys(entry for text in texts for entry in tuned_entries(text))
+    if entries:
+        target.write_text("".join(entries), encoding="utf-8")
+
+
+def tuned_entries(text: str) -> list[str]:
+    """Return the top-level fields of a protocol buffer in text form, each with its lines."""
+    found: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if line[:1].isspace() or line.startswith("}"):
+            found[-1] += line
+        elif line.strip():
+            found.append(line)
+    return found
 
 
 def jobs_of(settings: Settings, found: Mapping[str, Any]) -> int:
     """Return how many processes run side by side."""
     if settings.jobs:
         return settings.jobs
-    return min(2, os.cpu_count() or 1) if settings.rehearse else side_by_side(found, MOST)
+    if settings.rehearse or settings.ahead:
+        return min(2, os.cpu_count() or 1) if settings.rehearse else os.cpu_count() or 1
+    return side_by_side(found, MOST)
 
 
 def first_answer(settings: Settings, scratch: Path) -> dict[str, Any]:

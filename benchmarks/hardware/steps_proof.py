@@ -7,14 +7,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from benchmarks.hardware import programs
 from benchmarks.hardware.outcomes import verdict
-from train.devices.mesh import make_mesh, put_batch
-from train.engine.loop import init_state, make_step, state_shardings
+from train.devices.mesh import mesh_of, put_batch
+from train.engine.loop import init_state, make_step, state_shapes, state_shardings
 from train.engine.optimizers import make_optimizer
 from train.engine.task import recipe
 
@@ -22,8 +24,13 @@ TOLERANCE = 1e-4
 """Largest relative difference of losses at precision "highest"."""
 
 
-def prove(model: str, toy: bool) -> dict[str, Any]:
+def prove(model: str, toy: bool, only_compile: bool = False) -> dict[str, Any]:
     """Return whether the losses of every step equal those of the CPU; print the error of the default precision."""
+    if only_compile:
+        with jax.default_matmul_precision("highest"):
+            step_of(model, toy)
+        step_of(model, toy)
+        return {"outcome": "made"}
     host = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.hardware.steps_proof", model, *(["toy"] if toy else [])],
         stdout=subprocess.PIPE, env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -39,18 +46,35 @@ def prove(model: str, toy: bool) -> dict[str, Any]:
 
 def losses(model: str, toy: bool) -> list[float]:
     """Return the loss of each step, from one seed, on batches that are drawn at random."""
-    config, split, sums, batch = (vit if model == "vit" else lm)(toy)
-    count = 3 if toy else 10
-    mesh = make_mesh(1)
-    steps = recipe(config, make_optimizer(config, count, 2)[0], sums)
-    shardings = state_shardings(split, steps, mesh)
-    step = make_step(split.loss, steps, shardings, mesh)
-    state = jax.device_put(init_state(split.init(jax.random.key(0)), steps), shardings)
-    put, sum_of = put_batch(batch, mesh), [0.0]
-    for _ in range(count):
-        state = step(state, put)
+    step, begin, put = step_of(model, toy)
+    state, sum_of = begin(), [0.0]
+    for _ in range(count_of(toy)):
+        state = step(state, put())
         sum_of.append(float(state.sums["loss"] / state.sums["count"]) * len(sum_of))
     return np.diff(sum_of).tolist()
+
+
+def step_of(model: str, toy: bool) -> tuple[Any, Callable[[], Any], Callable[[], Any]]:
+    """Return the compiled step, and functions that return the first state and the batch."""
+    with programs.on_host():
+        config, split, sums, batch = (vit if model == "vit" else lm)(toy)
+        mesh = mesh_of([programs.device()])
+        steps = recipe(config, make_optimizer(config, count_of(toy), 2)[0], sums)
+        shardings = state_shardings(split, steps, mesh)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+    step = make_step(split.loss, steps, shardings, mesh)
+    compiled = programs.compile_jitted(step, state_shapes(split, steps, shardings), shapes, on=mesh)
+
+    def begin() -> Any:
+        with programs.on_host():
+            return jax.device_put(init_state(split.init(jax.random.key(0)), steps), shardings)
+
+    return compiled, begin, lambda: put_batch(batch, mesh)
+
+
+def count_of(toy: bool) -> int:
+    """Return the number of steps."""
+    return 3 if toy else 10
 
 
 def vit(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:

@@ -68,6 +68,20 @@ def case_of(data: str, pe: str, seed: int) -> Case:
     return Case("train", f"{data} | {pe} | seed {seed}", TASK.format("train"))
 
 
+def ahead(settings: Settings) -> list[Case]:
+    """Return the cases that compile ahead: training before the tests, one data set after the other."""
+    toy = settings.rehearse
+    given = {"toy": toy, "few": not toy and settings.minutes > 0}
+    found = []
+    for data in DATA[:1] if toy else DATA:
+        for tests in (False, True):
+            for pe in encodings(toy):
+                what = {**given, "data": data, "pe": pe, "tests": tests}
+                name = f"{data} | {pe} | {'tests' if tests else 'an epoch'}"
+                found.append(Case("train", name, TASK.format("make_ahead"), what, 300.0))
+    return found
+
+
 def run(run: Run, until: float) -> None:
     """Train data set after data set, seed after seed."""
     missing = [package for module, package in NEEDED.items() if importlib.util.find_spec(module) is None]
@@ -290,4 +304,4 @@ def row(pe: str, seeds: list[dict[Any, float]], sizes: list[int]) -> str:
     return f"| {pe} | {len(seeds)} | {' | '.join(cells)} |"
 
 
-STAGE = Stage(run, expected, table)
+STAGE = Stage(run, expected, table, ahead)

@@ -8,6 +8,7 @@ run, so that training compiles first, and each test when its turn comes, for as 
 import dataclasses
 import functools
 import math
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks.hardware import programs
 from benchmarks.hardware.train import TEST
 from train.data.images import load
 from train.data.images.augment import Augment
@@ -102,14 +104,13 @@ class Trainer:
             optax.scale_by_adam(b1=0.9, b2=0.999), optax.add_decayed_weights(config.weight_decay, decay_mask)
         )
         begun = time.perf_counter()
-        self.draw = jax.jit(lambda key: self.model.init(key))
-        params, opt, key = self.begin(0)
-        images, labels = self.batches(0, 0)
-        rates = np.zeros(len(images), np.float32)
+        self.draw = programs.compiled(self.first_state, np.uint32(0))
+        params, opt, key = jax.eval_shape(self.first_state, np.uint32(0))
+        images, labels = self.stored(0, 0)
+        operands = params, opt, images, labels, np.zeros(len(images), np.float32), key, np.int32(0)
         epoch = jax.jit(self.epoch, donate_argnums=(0, 1))
-        self.train = epoch.lower(params, opt, images, labels, rates, key, np.int32(0)).compile()
+        self.train = programs.compile_jitted(epoch, *programs.shapes_of(operands), on=programs.mesh())
         self.compiled = time.perf_counter() - begun
-        self.scorers: dict[tuple[str, int], Any] = {}
 
     def tested(self) -> list[tuple[str, int]]:
         """Return the tests by extension and size, the most wanted first: the trained size, then the farthest ones."""
@@ -122,7 +123,8 @@ class Trainer:
         """Return the model of a config."""
         return Classifier(config, self.channels, self.classes)
 
-    def _scorer(self, extend: str, size: int) -> Any:
+    @functools.cache  # noqa: B019 - as long as its trainer
+    def scorer(self, extend: str, size: int) -> Any:
         """Compile `(params, images, labels) -> correct`, in chunks; ValueError where the encoding refuses the size."""
         config = dataclasses.replace(config_of(self.data, self.pe, 0, 1, self.toy), extend=extend)
         classifier = self.classifier(config)
@@ -131,9 +133,8 @@ class Trainer:
             hits = lambda chunk: jnp.argmax(classifier.logits(params, chunk[0]), -1) == chunk[1]
             return jnp.sum(jax.lax.map(hits, (images, labels)), dtype=jnp.int32)
 
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.tests(size))
         try:
-            return jax.jit(correct).lower(classifier.shapes, *shapes).compile()
+            return programs.compiled(correct, classifier.shapes, *self.tests(size))
         except ValueError as refused:
             return str(refused).splitlines()[0]
 
@@ -173,15 +174,23 @@ class Trainer:
         return params, opt, losses
 
     def begin(self, seed: int) -> tuple[Any, Any, Any]:
-        """Return the parameters, the moments and the key of a seed."""
+        """Return the parameters, the moments and the key of a seed, on the device."""
+        return self.draw(programs.put(np.uint32(seed)))
+
+    def first_state(self, seed: Any) -> tuple[Any, Any, Any]:
+        """Return the same from a traced seed."""
         key = jax.random.key(seed)
-        params = self.draw(key)
+        params = self.model.init(key)
         return params, self.optimizer.init(params), jax.random.split(key)[1]
 
     def batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
         """Return the images and labels of an epoch, on the device."""
+        return programs.put(self.stored(seed, epoch))
+
+    def stored(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same, on the host."""
         with np.load(self.folder / f"{self.data}-{seed}-{epoch}.npz") as file:
-            return jnp.asarray(file["image"]), jnp.asarray(file["label"])
+            return file["image"], file["label"]
 
     def rates(self, epochs: int, per_epoch: int) -> np.ndarray:
         """Return the learning rate of every step of every epoch, `(epochs, per_epoch)`."""
@@ -203,14 +212,12 @@ class Trainer:
             begun = time.monotonic()
             if begun + slowest > until:
                 break
-            if (extend, size) not in self.scorers:
-                self.scorers[extend, size] = self._scorer(extend, size)
-            scorer = self.scorers[extend, size]
+            scorer = self.scorer(extend, size)
             if isinstance(scorer, str):
                 refused[extend] = scorer
                 continue
             images, labels = self.tests(size)
-            right = int(scorer(params, images, labels))
+            right = int(scorer(params, *programs.put((images, labels))))
             found[extend][size] = 100 * right / int((labels >= 0).sum())
             slowest = max(slowest if number else 0.0, 1.5 * (time.monotonic() - begun))
         trained = self.tested()[0][1]
@@ -238,6 +245,23 @@ def ready() -> dict[str, Any]:
 def compile_epoch(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:
     """Compile the program that trains an encoding for an epoch; return the seconds."""
     return {"outcome": "made", "compiled": trainer(folder, data, pe, toy, few).compiled}
+
+
+@functools.cache
+def first_data(data: str, toy: bool, few: bool) -> tempfile.TemporaryDirectory:
+    """Return a folder with the test images and the first batches; their shapes are what programs are made from."""
+    folder = tempfile.TemporaryDirectory()
+    for size in sizes_of(toy, few):
+        make_tests(folder.name, data, size, toy)
+    make_epoch(folder.name, data, 0, 0, toy)
+    return folder
+
+
+def make_ahead(data: str, pe: str, toy: bool, few: bool, tests: bool) -> dict[str, Any]:
+    """Compile the program that trains an encoding for an epoch, or those that test it, without images of their own."""
+    own = trainer(first_data(data, toy, few).name, data, pe, toy, few)
+    refused = [own.scorer(extend, size) for extend, size in own.tested()] if tests else []
+    return {"outcome": "made", "refused": [why for why in refused if isinstance(why, str)]}
 
 
 def probe(folder: str, data: str, pe: str, toy: bool, few: bool) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from benchmarks.hardware import peers
+from benchmarks.hardware import peers, programs
+from benchmarks.hardware.outcomes import BEFORE
 from benchmarks.hardware.peers import Queue, Start
 from benchmarks.operands import Sizes
 from benchmarks.timing import forward_and_backward
@@ -41,7 +42,9 @@ OURS = {
 
 FUSED = "jax.nn cuDNN, no bias"
 COPY = "copy of q and k"
-STEP = "pejax"
+STEP, UNTUNED = "pejax", "pejax, products by cuBLAS, not tuned"
+TUNING = {STEP: {"xla_gpu_autotune_level": 4}, UNTUNED: {"xla_gpu_enable_triton_gemm": False}}
+"""XLA's flags of the steps. What it tunes, it times, which it cannot where the GPU is absent."""
 
 GPT2_SMALL = Sizes(layers=12, width=768, heads=12, batch=8, length=1024, vocab=50257)
 TOY = Sizes(layers=1, width=16, heads=2, batch=2, length=16, vocab=16)
@@ -59,11 +62,11 @@ def make(column: str, arguments: dict[str, Any], way: str, only_compile: bool = 
     Args:
         column: "attention", "rotation" or "step".
         arguments: arguments of the function of this name.
-        way: its name among those of the column.
+        way: its name among those of the column, with a prefix in the processes of an earlier checkout.
         only_compile: leave it in the caches for the process that times it. torch's ways are called for that once.
     """
     begun = time.perf_counter()
-    start = WAYS[column](**arguments)[way]()
+    start = WAYS[column](**arguments)[way.removeprefix(BEFORE)]()
     if only_compile and not way.startswith("torch"):
         return {"outcome": "made", "message": f"compiled in {time.perf_counter() - begun:.1f} s"}
     queue = start()
@@ -89,20 +92,21 @@ def sample(way: str) -> dict[str, Any]:
     return {"outcome": "measured", "seconds": (time.perf_counter() - begun) / launches}
 
 
-def forget() -> dict[str, Any]:
-    """Let go of the arrays of all ways."""
-    HELD.clear()
+def forget(way: str) -> dict[str, Any]:
+    """Let go of the arrays of a way."""
+    HELD.pop(way, None)
     gc.collect()
     return {"outcome": "made"}
 
 
 def by_jax(function: Callable, *operands: Any) -> Start:
     """Compile a function for shapes and arrays; arrays in the place of shapes are drawn when the way starts."""
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), operands)
-    compiled = jax.jit(function).lower(*shapes).compile()
+    compiled = programs.compiled(function, *operands)
+    draws = {x: _draw(x) for x in jax.tree.leaves(operands) if isinstance(x, jax.ShapeDtypeStruct)}
 
     def start() -> Queue:
-        arrays = jax.tree.map(lambda x: _drawn(x) if isinstance(x, jax.ShapeDtypeStruct) else x, operands)
+        drawn = lambda x: draws[x]() if isinstance(x, jax.ShapeDtypeStruct) else programs.put(x)
+        arrays = jax.tree.map(drawn, operands)
 
         def queue(launches: int) -> Any:
             for _ in range(launches):
@@ -114,14 +118,18 @@ def by_jax(function: Callable, *operands: Any) -> Start:
     return start
 
 
-def _drawn(shape: jax.ShapeDtypeStruct) -> Array:
-    return jax.jit(lambda: jax.random.normal(jax.random.key(len(shape.shape)), shape.shape, shape.dtype))()
+@functools.cache
+def _draw(shape: jax.ShapeDtypeStruct) -> Callable[[], Array]:
+    seed = np.uint32(len(shape.shape))
+    draw = programs.compiled(lambda seed: jax.random.normal(jax.random.key(seed), shape.shape, shape.dtype), seed)
+    return lambda: draw(programs.put(seed))
 
 
 def program(length: int, spec: str, implementation: str, backward: bool, learned: bool) -> tuple[Callable, Any]:
     """Return a function of q, k, v, the cotangent and an encoding's parameters, and those parameters."""
     encoding = make_encoding(spec, Dims(HEADS, DIM, extent=length, causal=True))
-    params = adapt(encoding, init_params(encoding, jax.random.key(0)), length)
+    with programs.on_host():
+        params = adapt(encoding, init_params(encoding, jax.random.key(0)), length)
 
     def forward(q: Array, k: Array, v: Array, params: Any) -> Any:
         hooks = attention_hooks(encoding, params)
@@ -162,8 +170,9 @@ def rotation(length: int, toy: bool) -> dict[str, Callable[[], Start]]:
 
     def way(turn: Callable) -> Callable[[], Start]:
         def start() -> Start:
-            positions = jnp.arange(length, dtype=jnp.int32)
-            cos, sin = (x[:, None] for x in exact_cos_sin(positions, jnp.asarray(rope_frequencies(128))))
+            with programs.on_host():
+                positions = jnp.arange(length, dtype=jnp.int32)
+                cos, sin = (x[:, None] for x in exact_cos_sin(positions, jnp.asarray(rope_frequencies(128))))
             return by_jax(lambda q, k, cos, sin: (turn(q, cos, sin), turn(k, cos, sin)), *arrays, cos, sin)
 
         return start
@@ -181,11 +190,12 @@ def _turned(pairing: str, x: Array, cos: Array, sin: Array) -> Array:
 def step(pe: str, toy: bool) -> dict[str, Callable[[], Start]]:
     """Return the training steps of a GPT of GPT-2 small's size, in bfloat16: the trainer's own, and torch's."""
     sizes = TOY if toy else GPT2_SMALL
-    return {STEP: functools.partial(_step, sizes, pe)} | peers.step(sizes, pe)
+    own = {way: functools.partial(_step, sizes, pe, options) for way, options in TUNING.items()}
+    return own | peers.step(sizes, pe)
 
 
-def _step(sizes: Sizes, pe: str) -> Start:
-    from train.devices.mesh import make_mesh
+def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
+    from train.devices.mesh import mesh_of, put_batch
     from train.engine.loop import init_state, make_step, state_shapes, state_shardings
     from train.engine.task import recipe
     from train.lm.config import Config
@@ -193,18 +203,21 @@ def _step(sizes: Sizes, pe: str) -> Start:
 
     shape: dict[str, Any] = {"layers": sizes.layers, "width": sizes.width, "heads": sizes.heads, "length": sizes.length}
     config = Config(pe=pe, style="gpt2", dtype="bfloat16", batch=sizes.batch, **shape).validated()
-    split, mesh = Language(config, sizes.vocab), make_mesh(1)
-    steps = recipe(config, optax.adamw(1e-4, weight_decay=0.1), SUMS)
-    shardings = state_shardings(split, steps, mesh)
+    mesh = mesh_of([programs.device()])
+    with programs.on_host():
+        split, steps = Language(config, sizes.vocab), recipe(config, optax.adamw(1e-4, weight_decay=0.1), SUMS)
+        shardings = state_shardings(split, steps, mesh)
     ids = np.random.default_rng(0).integers(0, sizes.vocab, (sizes.batch, sizes.length + 1), np.int32)
     batch = {"ids": ids, "segments": np.ones_like(ids)}
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-    one: Any = make_step(split.loss, steps, shardings, mesh)
-    compiled = one.lower(state_shapes(split, steps, shardings), shapes).compile()
+    one = make_step(split.loss, steps, shardings, mesh)
+    flags = options if programs.device().platform == "gpu" else {}
+    compiled = programs.compile_jitted(one, state_shapes(split, steps, shardings), shapes, on=mesh, options=flags)
 
     def start() -> Queue:
-        states = [jax.device_put(init_state(split.init(jax.random.key(0)), steps), shardings)]
-        put = jax.device_put(batch)
+        with programs.on_host():
+            states = [jax.device_put(init_state(split.init(jax.random.key(0)), steps), shardings)]
+        put = put_batch(batch, mesh)
 
         def queue(launches: int) -> Any:
             for _ in range(launches):
@@ -216,14 +229,22 @@ def _step(sizes: Sizes, pe: str) -> Start:
     return start
 
 
-def memory(length: int, way: str) -> dict[str, Any]:
-    """Return the temporary bytes of forward and backward over those of q, k, v and output, after one run of it."""
+def memory(length: int, way: str, only_compile: bool = False) -> dict[str, Any]:
+    """Return the temporary bytes of forward and backward over those of q, k, v and output, after one run of it.
+
+    Args:
+        length: number of tokens.
+        way: one of `OURS`.
+        only_compile: leave the programs in the cache.
+    """
     spec, implementation, learned = OURS[way]
     function, params = program(length, spec, implementation, True, learned)
     shape = jax.ShapeDtypeStruct((1, length, HEADS, DIM), jnp.bfloat16)
-    compiled = jax.jit(function).lower(*(shape,) * 4, params).compile()
-    jax.block_until_ready(compiled(*(_drawn(shape),) * 4, params))
-    temporary = compiled.memory_analysis().temp_size_in_bytes  # pyright: ignore[reportOptionalMemberAccess]
+    compiled, draw = programs.compiled(function, *(shape,) * 4, params), _draw(shape)
+    if only_compile:
+        return {"outcome": "made"}
+    jax.block_until_ready(compiled(*(draw(),) * 4, programs.put(params)))
+    temporary = compiled.memory_analysis().temp_size_in_bytes
     share = temporary / (4 * math.prod(shape.shape) * shape.dtype.itemsize)
     return {"outcome": "measured", "share": share, "message": f"{share:.2f} of the bytes of q, k, v and output"}
 

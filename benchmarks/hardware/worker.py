@@ -40,7 +40,14 @@ def answer(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as broken:  # compilers, drivers and torch raise types of their own
         traceback.print_exc()
         found = {"outcome": "memory" if _of_memory(broken) else "error", "message": _line(broken)}
-    return {**found, "took": time.perf_counter() - begun}
+    return {**found, **_programs(), "took": time.perf_counter() - begun}
+
+
+def _programs() -> dict[str, Any]:
+    """Return the programs that the task asked for, where they are named by the card."""
+    programs = sys.modules.get("benchmarks.hardware.programs")
+    found = programs.asked() if programs else {}
+    return {"programs": found} if found else {}
 
 
 def _of_memory(broken: Exception) -> bool:

@@ -9,52 +9,12 @@ import pytest
 from benchmarks.hardware import measure, sample, sampling, train
 from benchmarks.hardware.ledger import Ledger
 from benchmarks.hardware.run import Run, Settings
+from tests.support.hardware_cases import AnsweringPool
 from train.dit.config import Config
 from train.dit.model import Sampler
 from train.engine.parser import parse
 
 COUNT = len(train.ENCODINGS)
-
-
-class Worker:
-    """A worker whose answers are those of a function of `(name of the task, arguments)`."""
-
-    process = object()
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def ask(self, task, arguments, limit):
-        return self.answer(task.partition(":")[2], arguments)
-
-
-class Pool:
-    """As many workers, which answer at once."""
-
-    def __init__(self, count, answer):
-        self.workers = [Worker(answer) for _ in range(count)]
-        self.asked = []
-
-    def run(self, cases, until, done):
-        for case in cases:
-            self.asked.append(case.task.partition(":")[2])
-            done(case, self.workers[0].ask(case.task, case.arguments, case.limit))
-        return []
-
-    def together(self, asks, done=lambda *_: None, until=float("inf")):
-        result = []
-        for number, asked in enumerate(asks):
-            if asked is None or time.monotonic() >= until:
-                result.append(None)
-                continue
-            (task, arguments), limit = asked
-            self.asked.append(task.partition(":")[2])
-            result.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
-            done(number, result[-1])
-        return result
-
-    def worker_of(self, number):
-        return self.workers[number % len(self.workers)]
 
 
 @pytest.fixture
@@ -67,7 +27,7 @@ def started(tmp_path):
             ledger.close()
         ledgers.append(Ledger(tmp_path / "out", {}, lambda line: None))
         chosen = Settings(["train"], 8.0, tmp_path / "out")._replace(**settings)
-        return Run(chosen, Pool(count, answer), ledgers[-1], tmp_path, [])
+        return Run(chosen, AnsweringPool(count, answer), ledgers[-1], tmp_path, [])
 
     yield start
     ledgers[-1].close()

@@ -51,3 +51,54 @@ def hold(what: str) -> dict[str, Any]:
     """Keep something, and return all that is kept."""
     HELD.append(what)
     return {"outcome": "made", "held": list(HELD), "process": os.getpid()}
+
+
+def keep(way: str) -> dict[str, Any]:
+    """Keep the name of a way, and return all that are kept."""
+    return hold(way)
+
+
+def compile() -> dict[str, Any]:
+    """Ask for a program that is in the cache."""
+    return {"outcome": "made", "programs": {f"jit_step-{'0' * 64}": False}}
+
+
+class AnsweringWorker:
+    """A worker whose answers are those of a function of `(name of the task, arguments)`."""
+
+    process = object()
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, task, arguments, limit):
+        return self.answer(task.partition(":")[2], arguments)
+
+
+class AnsweringPool:
+    """As many workers, which answer at once."""
+
+    def __init__(self, count, answer):
+        self.workers = [AnsweringWorker(answer) for _ in range(count)]
+        self.asked = []
+
+    def run(self, cases, until, done):
+        for case in cases:
+            self.asked.append(case.task.partition(":")[2])
+            done(case, self.workers[0].ask(case.task, case.arguments, case.limit))
+        return []
+
+    def together(self, asks, done=lambda *_: None, until=float("inf")):
+        result = []
+        for number, asked in enumerate(asks):
+            if asked is None or time.monotonic() >= until:
+                result.append(None)
+                continue
+            (task, arguments), limit = asked
+            self.asked.append(task.partition(":")[2])
+            result.append(self.workers[number % len(self.workers)].ask(task, arguments, limit))
+            done(number, result[-1])
+        return result
+
+    def worker_of(self, number):
+        return self.workers[number % len(self.workers)]

@@ -28,7 +28,7 @@ def keep_programs(where: str) -> str:
         return ""
     folder = cache_file("programs") if where == "auto" else Path(where)
     try:
-        _require_own(folder)
+        require_own(folder)
     except ValueError as refused:
         if where == "auto":
             return f"compiled programs are not kept: {refused}"
@@ -41,7 +41,7 @@ def _on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
-def _require_own(folder: Path) -> None:
+def require_own(folder: Path) -> None:
     """Make a folder that nobody else may use, or check that this is one.
 
     Raises:
