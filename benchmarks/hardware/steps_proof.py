@@ -3,6 +3,7 @@
 `python -m benchmarks.hardware.steps_proof MODEL` prints the losses on whatever device JAX has.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import numpy as np
 
 from benchmarks.hardware import programs
 from benchmarks.hardware.outcomes import verdict
-from train.devices.mesh import mesh_of, put_batch
+from train.devices.mesh import mesh_of, put_batch, training_execution
 from train.engine.loop import init_state, make_step, state_shapes, state_shardings
 from train.engine.optimizers import make_optimizer
 from train.engine.task import recipe
@@ -62,7 +63,8 @@ def step_of(model: str, toy: bool) -> tuple[Any, Callable[[], Any], Callable[[],
         steps = recipe(config, make_optimizer(config, count_of(toy), 2)[0], sums)
         shardings = state_shardings(split, steps, mesh)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-    step = make_step(split.loss, steps, shardings, mesh)
+    loss = functools.partial(split.loss, execution=training_execution(mesh))
+    step = make_step(loss, steps, shardings, mesh)
     compiled = programs.compile_jitted(step, state_shapes(split, steps, shardings), shapes, on=mesh)
 
     def begin() -> Any:
@@ -97,7 +99,7 @@ def lm(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:
     sizes: dict[str, Any] = {"length": 16, "width": 16, "layers": 1, "batch": 2} if toy else {"length": 256, "batch": 8}
     config = Config(pe="t5", **sizes).validated()
     ids = np.random.default_rng(0).integers(0, 90, (config.batch, config.length + 1), np.int32)
-    return config, Language(config, 90), SUMS, {"ids": ids, "segments": np.ones_like(ids)}
+    return config, Language(config, 90), SUMS, {"ids": ids}
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def step(pe: str, toy: bool) -> dict[str, Callable[[], Start]]:
 
 
 def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
-    from train.devices.mesh import mesh_of, put_batch
+    from train.devices.mesh import mesh_of, put_batch, training_execution
     from train.engine.loop import init_state, make_step, state_shapes, state_shardings
     from train.engine.task import recipe
     from train.lm.config import Config
@@ -208,9 +208,10 @@ def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
         split, steps = Language(config, sizes.vocab), recipe(config, optax.adamw(1e-4, weight_decay=0.1), SUMS)
         shardings = state_shardings(split, steps, mesh)
     ids = np.random.default_rng(0).integers(0, sizes.vocab, (sizes.batch, sizes.length + 1), np.int32)
-    batch = {"ids": ids, "segments": np.ones_like(ids)}
+    batch = {"ids": ids}  # as the trainer's on a GPU where a window is of one document, and as torch's
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
-    one = make_step(split.loss, steps, shardings, mesh)
+    loss = functools.partial(split.loss, execution=training_execution(mesh))
+    one = make_step(loss, steps, shardings, mesh)
     flags = options if programs.device().platform == "gpu" else {}
     compiled = programs.compile_jitted(one, state_shapes(split, steps, shardings), shapes, on=mesh, options=flags)
 

@@ -89,7 +89,8 @@ def _transpose(cotangent: Any, x: Any, cos: Any, sin: Any, *, pairing: str) -> t
     shapes = (jax.ShapeDtypeStruct(table.aval.shape, table.aval.dtype) for table in (cos, sin))
     pull = jax.linear_transpose(lambda cos, sin: _change_by_tables(x, cos, sin, pairing), *shapes)
     pairs = zip((cos, sin), pull(cotangent), strict=True)
-    return None, *(change if ad.is_undefined_primal(table) else None for table, change in pairs)
+    d_cos, d_sin = (change if ad.is_undefined_primal(table) else None for table, change in pairs)
+    return None, d_cos, d_sin
 
 
 def _batch(arrays: tuple[Array, ...], axes: tuple[int | None, ...], *, pairing: str) -> tuple[Array, int]:
