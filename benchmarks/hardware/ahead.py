@@ -32,7 +32,8 @@ LARGEST = 64 * 2**20
 SLOWER = 20.0
 """Times that a case may take longer to compile than its limit allows where it runs."""
 
-MEMBER = re.compile(r"[\w.]+-[0-9a-f]{64}-cache", re.ASCII)
+MEMBER = re.compile(r"\w[\w.-]*-[0-9a-f]{64}-cache", re.ASCII)
+"""A name of a cache file of JAX: that of a function or an operation, and a digest."""
 
 
 def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> int:

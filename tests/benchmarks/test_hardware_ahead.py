@@ -25,6 +25,7 @@ from tests.support.programs import compilation_options
 
 ROOT = Path(__file__).parents[2]
 NAME = f"jit_step-{'0' * 64}-cache"
+OPERATION = f"jit_scatter-mul-{'0' * 64}-cache"
 FACTS = {
     **{"platform": "gpu", "card": "NVIDIA H200", "capability": "9.0", "memory": 139.0, "problem": "", "torch": ""},
     **{"driver": "580.159.04", "versions": {"jax": "0.11.2", "jaxlib": "0.11.2", "numpy": "2.5.5"}},
@@ -95,11 +96,11 @@ def test_an_archive_writes_nothing_but_programs(tmp_path):
     folder.mkdir()
     with zipfile.ZipFile(folder / ahead.FILE, "w") as archive:
         archive.writestr(ahead.INDEX, json.dumps(ABOUT))
-        for name in (NAME, "../evil", f"../{NAME}", "/tmp/evil", "evil.py"):
+        for name in (NAME, OPERATION, "../evil", f"../{NAME}", f".{NAME}", f"-{NAME}", "/tmp/evil", "evil.py"):
             archive.writestr(name, b"x")
     digest = hashlib.sha256((folder / ahead.FILE).read_bytes()).hexdigest()
     cache = ahead.unpack(f"{folder}:{digest}", tmp_path, FACTS)
-    assert [path.name for path in cache.iterdir()] == [NAME]
+    assert {path.name for path in cache.iterdir()} == {NAME, OPERATION}
     assert {path.name for path in tmp_path.iterdir()} == {"made", cache.name}
 
 
