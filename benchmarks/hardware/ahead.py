@@ -70,8 +70,8 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
         return 130
     finally:
         ledger.close()
-        for log in folder.glob(f"log-{os.getpid()}-*.txt"):
-            log.unlink()
+        for path in folder.glob(f"*-{os.getpid()}-*.txt"):
+            path.unlink()
     report(folder, kind, lines, left_out)
     return 1 if any(line["outcome"] in BAD for line in lines) else 0
 

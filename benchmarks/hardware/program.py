@@ -48,6 +48,9 @@ STAGES: dict[str, Stage] = {
     "prove": prove.STAGE, "measure": measure.STAGE, "train": train.STAGE, "sample": sample.STAGE,
 }  # fmt: skip
 
+AHEAD = ("prove", "measure", "train")
+"""Stages whose programs are made ahead; those of `sample` are tuned on the card."""
+
 
 def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
     """Read the command line; return the settings, and whether only the plan is asked for."""
@@ -85,6 +88,8 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
         parser.error(f"--programs must be DIR:SHA256, as --ahead printed it, got {chosen.programs!r}")
     if chosen.before and not (Path(chosen.before) / "pejax/__init__.py").exists():
         parser.error(f"--before must be a checkout of pejax, got {chosen.before!r}")
+    if chosen.ahead and not all(name in AHEAD for name in stages):
+        parser.error(f"--ahead makes the programs of {', '.join(AHEAD)}, got {','.join(stages)}")
     ordered = [name for name in STAGES if name in stages]
     card = chosen.card if chosen.ahead and not chosen.rehearse else ""
     settings = Settings(ordered, minutes, chosen.ahead or chosen.out, chosen.rehearse, chosen.jobs, chosen.programs)
