@@ -13,6 +13,7 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import PartitionSpec
 
 from tests.support.cli import refused
+from train.devices.absent_gpus import machines
 from train.devices.mesh import AXES, make_mesh, parse_mesh
 from train.engine.abstract_step import compile_step
 from train.plan import program as plan
@@ -242,11 +243,23 @@ def test_another_failure_of_the_compiler_is_not_hidden():
         shortage("INTERNAL: a bug")
 
 
+@pytest.fixture
+def no_gpu_compiler(monkeypatch):
+    monkeypatch.setattr("train.plan.topology.missing_compiler", lambda: ["jax-cuda13-plugin", "nvidia-cuda-nvcc"])
+
+
+def test_gpus_are_estimated_without_a_compiler_and_it_says_so(no_gpu_compiler, capsys):
+    assert main([*LM, "--mesh=data=8"]) == 0
+    out = capsys.readouterr().out
+    needs = "compiling for h100:8 needs jax-cuda13-plugin, nvidia-cuda-nvcc, pip install -e '.[cuda]':"
+    assert f"{needs} all figures below are estimates\n" in out
+    assert "fits: needs 0.0" in out
+
+
 @pytest.mark.slow
-def test_gpus_are_estimated_and_it_says_so(capsys):
+def test_every_program_is_estimated(no_gpu_compiler, capsys):
     assert main(LM) == 0
     out = capsys.readouterr().out
-    assert "compiling for h100:8 needs the machine itself: all figures below are estimates" in out
     assert "fits: needs 0.0" in out
     assert "tokens/s" in out
     assert main([*VIT, "--mesh=data=8"]) == 0
@@ -286,6 +299,13 @@ BAD = {
 @pytest.mark.parametrize("flags", BAD)
 def test_bad_input_is_one_line(flags, capsys):
     assert BAD[flags] in refused(capsys, lambda: main([*LM, *flags.split()]))
+
+
+@pytest.mark.parametrize(
+    ("count", "split"), [(1, (1, 1)), (8, (1, 8)), (12, (2, 6)), (13, (13, 1)), (64, (8, 8)), (100, (20, 5))]
+)
+def test_gpus_are_in_machines_of_as_many_as_fit(count, split):
+    assert machines(count) == split
 
 
 def test_a_missing_compiler_names_the_command_that_installs_it(capsys, monkeypatch):

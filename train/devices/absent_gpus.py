@@ -92,7 +92,7 @@ def toolkit() -> Path | None:
 
 
 def absent_gpus(family: str, count: int = 1) -> list[Any]:
-    """Return devices that programs can be compiled for, in machines of as many as fit into one.
+    """Return devices that programs can be compiled for.
 
     Args:
         family: one of `CARDS`.
@@ -101,9 +101,12 @@ def absent_gpus(family: str, count: int = 1) -> list[Any]:
     card = CARDS[family]
     extension = "ACCELERATED_FEATURES" if card.accelerated else "NONE"
     text = DESCRIPTION.format(card=card, optin=card.shared - 1024, extension=extension)
-    each = max(size for size in range(1, ON_A_MACHINE + 1) if count % size == 0)
-    # one slice of `count / each` machines with `each` devices
-    description: Any = topologies.get_topology_desc(
-        platform="cuda", target_config=text, topology=f"1x{count // each}x{each}"
-    )
+    topology = "x".join(map(str, (1, *machines(count))))  # one slice
+    description: Any = topologies.get_topology_desc(platform="cuda", target_config=text, topology=topology)
     return list(description.devices)
+
+
+def machines(count: int) -> tuple[int, int]:
+    """Return a number of machines and of GPUs in each, as many as fit into one, that make up this number of GPUs."""
+    each = max(size for size in range(1, ON_A_MACHINE + 1) if count % size == 0)
+    return count // each, each
