@@ -138,8 +138,9 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
     got = hashlib.sha256(content).hexdigest()
     if got != digest:
         raise ValueError(f"programs must have the SHA-256 {digest[:12]}…, got {got[:12]}… of {folder}/{FILE}")
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        about, here = json.loads(archive.read(INDEX)), {"card": found["card"], "versions": compilers(found["versions"])}
+    here = {"card": found["card"], "versions": compilers(found["versions"])}
+    with made_archive(content) as archive:
+        about = json.loads(archive.read(INDEX))
         for name, value in here.items():
             if about[name] != value:
                 rule = f"programs must be of the same {name}"
@@ -150,6 +151,20 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
             if MEMBER.fullmatch(name):
                 (cache / name).write_bytes(archive.read(name))
     return cache
+
+
+def made_archive(content: bytes) -> zipfile.ZipFile:
+    """Return the archive that a file is.
+
+    Raises:
+        ValueError: `--ahead` did not make it; one line.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        archive.getinfo(INDEX)
+    except (zipfile.BadZipFile, KeyError):
+        raise ValueError(f"programs must be a file that --ahead made, got one of {len(content)} bytes") from None
+    return archive
 
 
 def own_file(folder: Path) -> bytes:

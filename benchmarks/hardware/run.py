@@ -207,7 +207,7 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
 
     def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
         prepare = "benchmarks.hardware.device:ready", {"card": settings.card, "named": named, "before": checkout}
-        tuned = scratch / f"tuned-{os.getpid()}-{number}.txt"
+        tuned = (scratch / f"tuned-{os.getpid()}-{number}.txt").absolute()  # the process has a folder of its own
         own = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
         return Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
 

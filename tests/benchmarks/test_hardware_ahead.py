@@ -59,6 +59,8 @@ def test_what_is_sealed_is_what_is_read(tmp_path):
         ("linked folder", "programs must be programs.zip in a folder, not links, got "),
         ("missing", "programs must be programs.zip in a folder, not links, got "),
         ("pipe", "programs must be a file, got "),
+        ("no archive", "programs must be a file that --ahead made, got one of 5 bytes"),
+        ("of another command", "programs must be a file that --ahead made, got one of "),
         ("of somebody else", "programs must be a folder of your own, got one of user "),
         ("card", "programs must be of the same card, got NVIDIA H100 80GB HBM3, this is NVIDIA H200"),
         ("jaxlib", "programs must be of the same versions, got jax 0.11.2 jaxlib 0.10.2, this is jax 0.11.2 jaxlib 0"),
@@ -71,6 +73,11 @@ def test_what_is_not_to_be_run_is_told_in_one_line_and_compiled_there(kind, line
     file = tmp_path / "made" / ahead.FILE
     if kind == "digest":
         source = f"{folder}:{'0' * 64}"
+    elif kind in ("no archive", "of another command"):
+        file.write_bytes(b"other")
+        if kind == "of another command":
+            zipfile.ZipFile(file, "w").close()
+        source = f"{folder}:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     elif kind == "truncated":
         file.write_bytes(file.read_bytes()[:-1])
     elif kind in ("linked file", "missing", "pipe"):
