@@ -32,7 +32,8 @@ LARGEST = 64 * 2**20
 SLOWER = 20.0
 """Times that a case may take longer to compile than its limit allows where it runs."""
 
-MEMBER = re.compile(r"[\w.]+-[0-9a-f]{64}-cache", re.ASCII)
+MEMBER = re.compile(r"\w[\w.-]*-[0-9a-f]{64}-cache", re.ASCII)
+"""A name of a cache file of JAX: that of a function or an operation, and a digest."""
 
 
 def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> int:
@@ -69,8 +70,8 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
         return 130
     finally:
         ledger.close()
-        for log in folder.glob(f"log-{os.getpid()}-*.txt"):
-            log.unlink()
+        for path in folder.glob(f"*-{os.getpid()}-*.txt"):
+            path.unlink()
     report(folder, kind, lines, left_out)
     return 1 if any(line["outcome"] in BAD for line in lines) else 0
 
@@ -137,8 +138,9 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
     got = hashlib.sha256(content).hexdigest()
     if got != digest:
         raise ValueError(f"programs must have the SHA-256 {digest[:12]}…, got {got[:12]}… of {folder}/{FILE}")
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        about, here = json.loads(archive.read(INDEX)), {"card": found["card"], "versions": compilers(found["versions"])}
+    here = {"card": found["card"], "versions": compilers(found["versions"])}
+    with made_archive(content) as archive:
+        about = json.loads(archive.read(INDEX))
         for name, value in here.items():
             if about[name] != value:
                 rule = f"programs must be of the same {name}"
@@ -149,6 +151,20 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
             if MEMBER.fullmatch(name):
                 (cache / name).write_bytes(archive.read(name))
     return cache
+
+
+def made_archive(content: bytes) -> zipfile.ZipFile:
+    """Return the archive that a file is.
+
+    Raises:
+        ValueError: `--ahead` did not make it; one line.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        archive.getinfo(INDEX)
+    except (zipfile.BadZipFile, KeyError):
+        raise ValueError(f"programs must be a file that --ahead made, got one of {len(content)} bytes") from None
+    return archive
 
 
 def own_file(folder: Path) -> bytes:

@@ -15,6 +15,7 @@ results.jsonl, a line per case, table.md and log.txt; the same command again goe
 
 import argparse
 import datetime
+import hashlib
 import itertools
 import os
 import re
@@ -47,6 +48,9 @@ from train.devices.hosts import code_digest
 STAGES: dict[str, Stage] = {
     "prove": prove.STAGE, "measure": measure.STAGE, "train": train.STAGE, "sample": sample.STAGE,
 }  # fmt: skip
+
+AHEAD = ("prove", "measure", "train")
+"""Stages whose programs are made ahead; those of `sample` are tuned on the card."""
 
 
 def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
@@ -85,6 +89,8 @@ def options(argv: Sequence[str] | None) -> tuple[Settings, bool]:
         parser.error(f"--programs must be DIR:SHA256, as --ahead printed it, got {chosen.programs!r}")
     if chosen.before and not (Path(chosen.before) / "pejax/__init__.py").exists():
         parser.error(f"--before must be a checkout of pejax, got {chosen.before!r}")
+    if chosen.ahead and not all(name in AHEAD for name in stages):
+        parser.error(f"--ahead makes the programs of {', '.join(AHEAD)}, got {','.join(stages)}")
     ordered = [name for name in STAGES if name in stages]
     card = chosen.card if chosen.ahead and not chosen.rehearse else ""
     settings = Settings(ordered, minutes, chosen.ahead or chosen.out, chosen.rehearse, chosen.jobs, chosen.programs)
@@ -154,7 +160,7 @@ def with_programs(settings: Settings, scratch: Path, found: Mapping[str, Any]) -
     """Return the settings with the programs that were made ahead, or say why they are not read, and go without."""
     try:
         return settings._replace(programs=str(ahead.unpack(settings.programs, scratch, found)))
-    except ValueError as refused:
+    except (ValueError, OSError) as refused:
         print(f"Programs are compiled here: {refused}")
         return settings._replace(programs="")
 
@@ -162,7 +168,14 @@ def with_programs(settings: Settings, scratch: Path, found: Mapping[str, Any]) -
 def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity that all lines of a folder share."""
     card = {"card": found.get("card") or found["platform"], "driver": found["driver"]}
-    return {**card, "versions": found["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
+    known = {**card, "versions": found["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
+    return {**known, "before": earlier_code(settings.before)} if settings.before else known
+
+
+def earlier_code(checkout: str) -> str:
+    """Return a digest of the source of pejax and train in a checkout."""
+    files = [path for name in ("pejax", "train") for path in sorted(Path(checkout, name).rglob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def introduce(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -206,7 +207,7 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
 
     def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
         prepare = "benchmarks.hardware.device:ready", {"card": settings.card, "named": named, "before": checkout}
-        tuned = scratch / f"tuned-{os.getpid()}-{number}.txt"
+        tuned = (scratch / f"tuned-{os.getpid()}-{number}.txt").absolute()  # the process has a folder of its own
         own = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
         return Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
 
@@ -215,29 +216,16 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
 
 
 def keep_tuned(settings: Settings, scratch: Path) -> None:
-    """Write what XLA chose when it tuned, in all processes, beside the results.
+    """Keep what XLA chose when it tuned, beside the results: the largest file of a process.
 
-    A file has one line with its version, and then an entry for each product: `results { ... }`.
+    A process writes what it read, too. Steps with different encodings have the same products, and XLA refuses a file
+    that has two choices for one of them: so files are not merged.
     """
-    parts = sorted(scratch.glob(f"tuned-{os.getpid()}-*.txt"))
-    target = settings.out / AUTOTUNED
-    texts = [path.read_text(encoding="utf-8") for path in ([target] if target.exists() else []) + parts]
-    for path in parts:
+    files = sorted(scratch.glob(f"tuned-{os.getpid()}-*.txt"), key=lambda path: path.stat().st_size)
+    if files:
+        shutil.copyfile(files[-1], settings.out / AUTOTUNED)
+    for path in files:
         path.unlink()
-    entries = dict.fromkeys(entry for text in texts for entry in tuned_entries(text))
-    if entries:
-        target.write_text("".join(entries), encoding="utf-8")
-
-
-def tuned_entries(text: str) -> list[str]:
-    """Return the top-level fields of a protocol buffer in text form, each with its lines."""
-    found: list[str] = []
-    for line in text.splitlines(keepends=True):
-        if line[:1].isspace() or line.startswith("}"):
-            found[-1] += line
-        elif line.strip():
-            found.append(line)
-    return found
 
 
 def jobs_of(settings: Settings, found: Mapping[str, Any]) -> int:

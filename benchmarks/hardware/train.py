@@ -140,7 +140,7 @@ def prepare(run: Run, given: dict[str, Any], more: dict[str, Any], pes: list[str
     case = Case("train", f"{given['data']} | epochs", TASK.format("probe"))
     if not make_images(run, given, more, case, until):
         return say("no time was left when its images were made") if time.monotonic() >= until else None
-    ready = compiled(run, given, more, pes, until, say)
+    ready, asked = compiled(run, given, more, pes, until, say)
     if not any(ready):
         return None
     # All is compiled now: what is timed is what training repeats, all encodings beside each other.
@@ -157,7 +157,7 @@ def prepare(run: Run, given: dict[str, Any], more: dict[str, Any], pes: list[str
     epochs = known.get("epochs") or (1 if run.settings.rehearse else fitting)
     if not known:
         told = f"{epochs}, of {epoch:.2f} s for all encodings"
-        run.ledger.add(case, {"outcome": "made", "epochs": epochs, "epoch": epoch, "message": told})
+        run.ledger.add(case, {"outcome": "made", "epochs": epochs, "epoch": epoch, "message": told, "programs": asked})
     return Made(ready, epochs, epochs * epoch + TEST)
 
 
@@ -178,8 +178,12 @@ def make_images(run: Run, given: dict[str, Any], more: dict[str, Any], case: Cas
 
 def compiled(
     run: Run, given: dict[str, Any], more: dict[str, Any], pes: Sequence[str], until: float, say: Callable[[str], None]
-) -> list[str | None]:
-    """Compile the training program of every encoding; return each in its place, None where it was not done in time."""
+) -> tuple[list[str | None], dict[str, bool]]:
+    """Compile the training program of every encoding.
+
+    Returns:
+        Each encoding in its place, None where it was not done in time; and whether each program was read, by name.
+    """
     begun = time.monotonic()
     soon = begun + COMPILING * (until - begun)
     asks = [((TASK.format("compile_epoch"), {**given, **more, "pe": pe}), LONG) for pe in pes]
@@ -189,7 +193,7 @@ def compiled(
         took, late = time.monotonic() - begun, [pe for pe in pes if pe not in ready]
         done = f"{len(pes) - len(late)} of {len(pes)} encodings compiled in {took:.0f} s"
         say(f"{done}; more --minutes are needed for {', '.join(late)}")
-    return ready
+    return ready, {name: read for answer in found if answer for name, read in answer.get("programs", {}).items()}
 
 
 def in_time(pes: Sequence[str | None], found: Sequence[dict[str, Any] | None]) -> list[str | None]:

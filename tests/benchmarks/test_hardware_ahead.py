@@ -25,6 +25,7 @@ from tests.support.programs import compilation_options
 
 ROOT = Path(__file__).parents[2]
 NAME = f"jit_step-{'0' * 64}-cache"
+OPERATION = f"jit_scatter-mul-{'0' * 64}-cache"
 FACTS = {
     **{"platform": "gpu", "card": "NVIDIA H200", "capability": "9.0", "memory": 139.0, "problem": "", "torch": ""},
     **{"driver": "580.159.04", "versions": {"jax": "0.11.2", "jaxlib": "0.11.2", "numpy": "2.5.5"}},
@@ -58,6 +59,8 @@ def test_what_is_sealed_is_what_is_read(tmp_path):
         ("linked folder", "programs must be programs.zip in a folder, not links, got "),
         ("missing", "programs must be programs.zip in a folder, not links, got "),
         ("pipe", "programs must be a file, got "),
+        ("no archive", "programs must be a file that --ahead made, got one of 5 bytes"),
+        ("of another command", "programs must be a file that --ahead made, got one of "),
         ("of somebody else", "programs must be a folder of your own, got one of user "),
         ("card", "programs must be of the same card, got NVIDIA H100 80GB HBM3, this is NVIDIA H200"),
         ("jaxlib", "programs must be of the same versions, got jax 0.11.2 jaxlib 0.10.2, this is jax 0.11.2 jaxlib 0"),
@@ -70,6 +73,11 @@ def test_what_is_not_to_be_run_is_told_in_one_line_and_compiled_there(kind, line
     file = tmp_path / "made" / ahead.FILE
     if kind == "digest":
         source = f"{folder}:{'0' * 64}"
+    elif kind in ("no archive", "of another command"):
+        file.write_bytes(b"other")
+        if kind == "of another command":
+            zipfile.ZipFile(file, "w").close()
+        source = f"{folder}:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     elif kind == "truncated":
         file.write_bytes(file.read_bytes()[:-1])
     elif kind in ("linked file", "missing", "pipe"):
@@ -95,11 +103,11 @@ def test_an_archive_writes_nothing_but_programs(tmp_path):
     folder.mkdir()
     with zipfile.ZipFile(folder / ahead.FILE, "w") as archive:
         archive.writestr(ahead.INDEX, json.dumps(ABOUT))
-        for name in (NAME, "../evil", f"../{NAME}", "/tmp/evil", "evil.py"):
+        for name in (NAME, OPERATION, "../evil", f"../{NAME}", f".{NAME}", f"-{NAME}", "/tmp/evil", "evil.py"):
             archive.writestr(name, b"x")
     digest = hashlib.sha256((folder / ahead.FILE).read_bytes()).hexdigest()
     cache = ahead.unpack(f"{folder}:{digest}", tmp_path, FACTS)
-    assert [path.name for path in cache.iterdir()] == [NAME]
+    assert {path.name for path in cache.iterdir()} == {NAME, OPERATION}
     assert {path.name for path in tmp_path.iterdir()} == {"made", cache.name}
 
 
@@ -163,6 +171,7 @@ def test_a_name_tells_the_program_the_card_the_versions_and_the_flags_but_no_mac
 def test_programs_of_the_host_keep_the_name_of_its_machine(named):
     with pytest.raises(AttributeError):  # JAX's own name asks for more of a machine than a test has
         named(platform="cpu")
+    jax.monitoring.record_event(programs.HIT)  # such a program was read
     assert programs.asked() == {}
 
 
@@ -240,21 +249,19 @@ def test_all_is_made_ahead_but_what_is_tuned_or_of_torch(tmp_path):
 
 
 def test_what_was_tuned_is_kept_beside_the_results(tmp_path, monkeypatch):
-    """Each process writes what it tuned, and what it had read before."""
-    entry = 'results {{\n  device: "{}"\n  result {{\n    gemm {{\n    }}\n  }}\n}}\n'
-    settings = Settings(["measure"], 8.0, tmp_path)
-    for number, devices in enumerate(["a", "ab", ""]):
-        file = tmp_path / f"tuned-{os.getpid()}-{number}.txt"
-        file.write_text("".join(["version: 3\n", *map(entry.format, devices)]))
+    """Each process writes all that it knows; XLA would refuse a file with two choices for one product."""
+    settings = Settings(["measure"], 8.0, tmp_path / "out")
+    settings.out.mkdir()
     run.keep_tuned(settings, tmp_path)
-    want = "".join(["version: 3\n", *map(entry.format, "ab")])
-    assert (tmp_path / run.AUTOTUNED).read_text() == want
-    assert [path.name for path in tmp_path.iterdir()] == [run.AUTOTUNED]
+    assert not (settings.out / run.AUTOTUNED).exists()
+    for number, text in enumerate(["a", "abc", "ab"]):
+        (tmp_path / f"tuned-{os.getpid()}-{number}.txt").write_text(text)
     run.keep_tuned(settings, tmp_path)
-    assert (tmp_path / run.AUTOTUNED).read_text() == want
+    assert (settings.out / run.AUTOTUNED).read_text() == "abc"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     flags = run.environment(settings, tmp_path, 1, "measure", "/new.txt")["XLA_FLAGS"].split()
-    assert flags[1:] == [programs.WITH_PATHS[0] + "/new.txt", f"{programs.WITH_PATHS[1]}{tmp_path / run.AUTOTUNED}"]
+    assert flags[1:] == [programs.WITH_PATHS[0] + "/new.txt", f"{programs.WITH_PATHS[1]}{settings.out / run.AUTOTUNED}"]
 
 
 def toy_stages(*names, limit=20.0):
@@ -303,6 +310,9 @@ def test_options_of_what_is_made_ahead(capsys):
     assert program.options(["--ahead=x", "--card=h100"])[0].card == "h100"
     assert program.options(["--ahead=x", "--rehearse"])[0].card == ""
     assert program.options([f"--programs=a:{'0' * 64}"])[0].programs == f"a:{'0' * 64}"
+    with pytest.raises(SystemExit, match="2"):
+        program.options(["--ahead", "--stages=sample"])
+    assert "--ahead makes the programs of prove, measure, train, got sample" in capsys.readouterr().err
     for wrong in ("a", "a:0", f":{'0' * 64}", f"a:{'g' * 64}"):
         with pytest.raises(SystemExit, match="2"):
             program.options([f"--programs={wrong}"])

@@ -42,6 +42,7 @@ def test_the_step_of_the_language_model_compiles_split_as_declared(topology, mes
     assert (("collective-permute", "sequence") in kinds) == (sizes["sequence"] > 1)
 
 
+@pytest.mark.slow
 def test_the_compilers_figures_stand_beside_the_estimates(capsys):
     flags = ["--size=32", "--patch=4", "--width=128", "--layers=2", "--batch=16", "--dtype=bfloat16"]
     assert main(["vit", *flags, "--topology=h200:2", "--mesh=data=2"]) == 0
