@@ -111,7 +111,7 @@ def require_cudnn() -> None:
     require([] if importlib.util.find_spec("nvidia.cudnn") else ["nvidia-cudnn-cu13"])
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def compiler():
     """Require the compiler, and do not read programs that `--keep-programs` kept: their kernels would not be seen."""
     tools = toolkit()
