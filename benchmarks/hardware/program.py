@@ -140,6 +140,7 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
             pool = make_pool(settings, together or TOGETHER[0], scratch, found)
             try:
                 for name in names:
+                    print(f"{name} begins after {time.monotonic() - begun:.0f} s", flush=True)
                     until = deadline(name, settings, begun, time.monotonic())
                     stages[name].run(Run(settings, pool, ledger, scratch, left), until)
             finally:
