@@ -1,5 +1,7 @@
 """`train.plan` with the compiler for GPUs: the trainers' own steps."""
 
+import math
+
 import pytest
 
 from tests.support.absent_gpu import compiler
@@ -7,6 +9,7 @@ from tests.support.cases import slow
 from train.devices.mesh import parse_mesh
 from train.plan.estimate import estimate
 from train.plan.program import main, plan, read
+from train.plan.topology import absent_mesh, parse_topology
 
 __all__ = ["compiler"]
 
@@ -15,6 +18,15 @@ pytestmark = pytest.mark.gpu_aot
 MODEL = [
     "lm", "--width=256", "--heads=4", "--layers=2", "--hidden=512", "--vocab=512", "--length=1024", "--dtype=bfloat16",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a100:1", "h100:8", "h200:12", "b200:64"])
+def test_absent_gpus_are_of_the_kind_and_the_number_that_was_asked_for(name):
+    topology = parse_topology(name)
+    devices = absent_mesh(topology).devices.reshape(-1)
+    assert len(set(devices)) == topology.devices
+    assert {device.device_kind[: len(topology.device.kind)] for device in devices} == {topology.device.kind}
+    assert len({device.process_index for device in devices}) == math.ceil(topology.devices / 8)
 
 
 @pytest.mark.parametrize(
