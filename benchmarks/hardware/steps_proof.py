@@ -88,7 +88,12 @@ def vit(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:
     config = Config(pe="rope_mixed", patch=2, **sizes).validated()
     rng = np.random.default_rng(0)
     images = rng.standard_normal((config.batch, config.size, config.size, 1), np.float32)
-    return config, Classifier(config, 1, 10), SUMS, {"image": images, "label": rng.integers(0, 10, config.batch)}
+    return (
+        config,
+        Classifier(config, 1, 10),
+        SUMS,
+        {"image": images, "label": rng.integers(0, 10, config.batch).astype(np.int32)},
+    )
 
 
 def lm(toy: bool) -> tuple[Any, Any, tuple[str, ...], dict[str, np.ndarray]]:

@@ -190,7 +190,7 @@ class Trainer:
     def stored(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same, on the host."""
         with np.load(self.folder / f"{self.data}-{seed}-{epoch}.npz") as file:
-            return file["image"], file["label"]
+            return file["image"], file["label"].astype(np.int32)
 
     def rates(self, epochs: int, per_epoch: int) -> np.ndarray:
         """Return the learning rate of every step of every epoch, `(epochs, per_epoch)`."""

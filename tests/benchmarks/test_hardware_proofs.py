@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.hardware import attention_proof, measure, oracle, train, training
+from benchmarks.hardware import attention_proof, measure, oracle, programs, train, training
 from benchmarks.hardware.kinds import KINDS, kind_of, tokens_of
 from benchmarks.hardware.oracle import Fixed, Terms
 from benchmarks.hardware.training import make_epoch
@@ -69,6 +69,24 @@ def test_an_implementation_that_is_right_is_proved_in_every_gradient():
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
 def test_every_kind_is_right_by_tiles_on_any_device(name):
     assert attention_proof.prove(name, "blockwise", "highest", toy=True)["outcome"] == "proved"
+
+
+@pytest.fixture
+def another_device(monkeypatch):
+    """Let programs be for a device that is not JAX's first one."""
+    monkeypatch.setattr(programs, "TARGET", [jax.devices()[3]])
+    return jax.devices()[3]
+
+
+def test_a_program_runs_on_the_device_that_it_is_for(another_device):
+    result = programs.compiled(lambda x: x + 1, jnp.ones(3))(programs.put(jnp.ones(3)))
+    assert result.devices() == {another_device}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["blockwise", "sharded"])
+def test_a_proof_holds_on_the_device_that_programs_are_for(implementation, another_device):
+    assert attention_proof.prove(KIND, implementation, "highest", toy=True)["outcome"] == "proved"
 
 
 @pytest.mark.parametrize("wrong", [1.001, float("nan")])
