@@ -35,7 +35,7 @@ def test_absent_gpus_are_of_the_kind_and_the_number_that_was_asked_for(name):
         ("h200:1", ""),
         slow("a100:1", ""),
         slow("b200:1", ""),
-        slow("h100:8", "data=2,fsdp=2,tensor=2"),
+        slow("h100:8", "fsdp=4,tensor=2"),
         slow("h100:16", "data=2,fsdp=2,tensor=2,sequence=2"),
     ],
 )

@@ -28,9 +28,9 @@ def test_rotation_reads_once_and_in_wide_loads(pairing):
         return tuple(rotate_pairs(x, cos, sin, pairing=pairing) for x in (q, k))
 
     result = program(rotate, q, k, table, table)
-    told = ledger(result.text)
-    assert told.launches == {"fusion": 2}
-    assert told.moved <= MOVED * 2 * 2 * (q.size + k.size)
+    counts = ledger(result.text)
+    assert counts.launches == {"fusion": 2}
+    assert counts.moved <= MOVED * 2 * 2 * (q.size + k.size)
     for kernel in result.kernels.values():
         assert mean_bytes(kernel.loads) >= WIDTHS[pairing]
         # q and k of 2 bytes, cosine and sine of 4, for every 2 bytes that are written
