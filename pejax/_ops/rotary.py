@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, Num
 
 from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice, check_floats, check_positions
-from pejax._ops.linear_rotation import rotate_linear
 from pejax._ops.phases import exact_cos_sin, geometric_frequencies, position_axes
 
 PAIRINGS = ("interleaved", "half")
@@ -113,8 +112,15 @@ def _rotate_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
     """Rotate channels i and F+i."""
-    on_gpu = functools.partial(rotate_linear, pairing="half")
+    on_gpu = _on_gpu("half")
     return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_halves_selected)
+
+
+def _on_gpu(pairing: str) -> Callable[..., Array]:
+    """Return the rotation for GPUs, which imports much of JAX that nothing else here needs."""
+    from pejax._ops.linear_rotation import rotate_linear
+
+    return functools.partial(rotate_linear, pairing=pairing)
 
 
 def _halves_selected(
@@ -143,7 +149,7 @@ def _rotate_interleaved(
     count = cos.shape[-1]
     rotating, unchanged = x[..., : 2 * count], x[..., 2 * count :]
     if x.dtype.itemsize == 2 and 2 * count == x.shape[-1]:
-        on_gpu = functools.partial(rotate_linear, pairing="interleaved")
+        on_gpu = _on_gpu("interleaved")
         return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_narrow_by_parts)
     if x.dtype.itemsize < 4:
         out = _narrow_by_parts(rotating, cos, sin)

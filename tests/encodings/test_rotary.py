@@ -19,7 +19,8 @@ from pejax import (
     rope_frequencies,
     rope_mixed_frequencies,
 )
-from pejax._ops.rotary import _halves_concatenated, _halves_selected, rotate_pairs
+from pejax._ops.linear_rotation import rotate_linear
+from pejax._ops.rotary import _halves_selected, rotate_pairs
 from tests.support.biases import types_unchecked
 from tests.support.cases import slow
 from tests.support.peers import peer
@@ -141,7 +142,7 @@ def test_halves_are_concatenated_on_a_gpu_to_the_same_numbers(dtype, rotary_dim)
         0.3 * jnp.arange(6.0)[:, None, None, None] + jnp.arange(rotary_dim / 2),
     )
     tables = jnp.cos(angles), jnp.sin(angles)
-    np.testing.assert_array_equal(_halves_concatenated(x, *tables), _halves_selected(x, *tables))
+    np.testing.assert_array_equal(rotate_linear(x, *tables, pairing="half"), _halves_selected(x, *tables))
     lower = (
         jax.jit(functools.partial(rotate_pairs, pairing="half"))
         .trace(x[:, :, :, 0], *(t[..., 0, :] for t in tables))

@@ -23,7 +23,7 @@ OPERAND = BATCH * LENGTH * HEADS * D * 2
 
 
 class Figures(NamedTuple):
-    """What the program of an encoding needs at most.
+    """What the program of an encoding needs at bounds.
 
     Attributes:
         launches: number of launches.
@@ -77,7 +77,7 @@ def with_gradients(attend: Any) -> Any:
 
 
 @functools.cache
-def from_cudnn() -> tuple[Program, Ledger]:
+def cudnn_program() -> tuple[Program, Ledger]:
     require_cudnn()
     result = compiled("none", "cudnn")
     return result, ledger(result.text)
@@ -85,28 +85,28 @@ def from_cudnn() -> tuple[Program, Ledger]:
 
 @pytest.mark.parametrize("spec", ["none", "alibi", "t5", slow("kerple"), slow("cpb")])
 def test_kernels_use_tensor_cores_and_do_not_spill(spec):
-    result, most = compiled(spec, "gpu"), FIGURES[spec]
+    result, bounds = compiled(spec, "gpu"), FIGURES[spec]
     kernels = {name: kernel for name, kernel in result.kernels.items() if name.startswith("pejax_")}
     assert set(kernels) >= KERNELS
     assert {name for name, kernel in kernels.items() if kernel.instructions()["HGMMA"] == 0} == set()
-    assert sum(kernel.spilled for kernel in result.kernels.values()) <= most.spilled
-    told = ledger(result.text)
-    assert told.conditionals == 0
-    assert told.launches.total() <= most.launches
-    assert told.transposes <= most.transposes
-    assert told.moved <= most.moved * 4 * OPERAND
-    assert result.temporary <= most.temporary * 4 * OPERAND
+    assert sum(kernel.spilled for kernel in result.kernels.values()) <= bounds.spilled
+    counts = ledger(result.text)
+    assert counts.conditionals == 0
+    assert counts.launches.total() <= bounds.launches
+    assert counts.transposes <= bounds.transposes
+    assert counts.moved <= bounds.moved * 4 * OPERAND
+    assert result.temporary <= bounds.temporary * 4 * OPERAND
 
 
 def test_attention_without_a_bias_is_two_calls_of_cudnn():
-    _, told = from_cudnn()
-    assert told.launches == Counter(["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"])
-    assert (told.transposes, told.conditionals) == (0, 0)
+    _, counts = cudnn_program()
+    assert counts.launches == Counter(["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"])
+    assert (counts.transposes, counts.conditionals) == (0, 0)
 
 
 def test_cudnn_needs_no_more_memory_than_from_jax():
-    result, told = from_cudnn()
+    result, counts = cudnn_program()
     attend = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
     other = program(with_gradients(attend), *[operand()] * 4)
     assert result.temporary <= 1.05 * other.temporary
-    assert told.moved <= 1.05 * ledger(other.text).moved
+    assert counts.moved <= 1.05 * ledger(other.text).moved

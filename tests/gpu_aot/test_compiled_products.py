@@ -29,32 +29,32 @@ IMAGES = jax.ShapeDtypeStruct((4, 32, 32, 3), jnp.float32)
 TIMES = jax.ShapeDtypeStruct((4,), jnp.float32)
 
 
-def made(network: Callable, config: Any, *inputs: Any) -> tuple[nnx.Module, tuple[Any, ...]]:
+def model_and_inputs(network: Callable, config: Any, *inputs: Any) -> tuple[nnx.Module, tuple[Any, ...]]:
     """Return a model on shapes, and the shapes of its inputs."""
     return nnx.eval_shape(lambda: network(config, rngs=nnx.Rngs(0))), inputs
 
 
 def language(style: str, pe: str) -> tuple[nnx.Module, tuple[Any, ...]]:
-    return made(Decoder, decoder(**SIZES, layers=2, length=64, vocab=128, pe=pe, style=style), IDS)
+    return model_and_inputs(Decoder, decoder(**SIZES, layers=2, length=64, vocab=128, pe=pe, style=style), IDS)
 
 
 def bias_and_cap() -> tuple[nnx.Module, tuple[Any, ...]]:
     config = decoder(**SIZES, layers=2, length=64, vocab=128, pe="none")
     head = dataclasses.replace(config.head, bias=True, cap=30.0, tied=False)
-    return made(Decoder, dataclasses.replace(config, head=head), IDS)
+    return model_and_inputs(Decoder, dataclasses.replace(config, head=head), IDS)
 
 
 def translation() -> tuple[nnx.Module, tuple[Any, ...]]:
     config = encoder_decoder(128, 64, 64, **SIZES, pe="t5", style="gpt2", soft_cap=30.0)
-    return made(EncoderDecoder, config, IDS, IDS)
+    return model_and_inputs(EncoderDecoder, config, IDS, IDS)
 
 
 def pictures(pe: str) -> tuple[nnx.Module, tuple[Any, ...]]:
-    return made(ViT, vit(**SIZES, layers=2, image_size=32, patch=8, pe=pe, channels=3), IMAGES)
+    return model_and_inputs(ViT, vit(**SIZES, layers=2, image_size=32, patch=8, pe=pe, channels=3), IMAGES)
 
 
 def diffusion() -> tuple[nnx.Module, tuple[Any, ...]]:
-    return made(DiT, dit(**SIZES, layers=2, image_size=32, patch=8, channels=3), IMAGES, TIMES)
+    return model_and_inputs(DiT, dit(**SIZES, layers=2, image_size=32, patch=8, channels=3), IMAGES, TIMES)
 
 
 MODELS = {

@@ -29,9 +29,9 @@ def test_rotation_reads_once_and_in_wide_loads(pairing, backward):
         return jax.vjp(turn, q, k)[1]((q, k)) if backward else turn(q, k)
 
     result = program(rotate, q, k, table, table)
-    told = ledger(result.text)
-    assert told.launches == {"fusion": 2}
-    assert told.moved <= MOVED * 2 * 2 * (q.size + k.size)
+    counts = ledger(result.text)
+    assert counts.launches == {"fusion": 2}
+    assert counts.moved <= MOVED * 2 * 2 * (q.size + k.size)
     for kernel in result.kernels.values():
         assert mean_bytes(kernel.loads) >= WIDTHS[pairing, backward]
         # q and k of 2 bytes, cosine and sine of 4, for every 2 bytes that are written

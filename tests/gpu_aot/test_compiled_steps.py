@@ -21,7 +21,7 @@ MODEL = [
 
 
 class Figures(NamedTuple):
-    """What the step of an encoding needs at most.
+    """What the step of an encoding needs at bounds.
 
     Attributes:
         launches: number of launches.
@@ -52,10 +52,10 @@ def test_a_training_step_moves_no_more_than_it_did(pe, packed):
     if not packed:
         require_cudnn()
         subject = subject._replace(batch={"ids": subject.batch["ids"]})
-    result, most = assembled(lower_step(subject, absent_mesh(topology))), FIGURES[pe, packed]
-    told = ledger(result.text)
-    assert told.conditionals == 0
-    assert told.launches.total() <= most.launches
-    assert told.transposes <= most.transposes
-    assert told.moved <= most.moved * 1e9
-    assert result.temporary <= most.temporary * 2**30
+    result, bounds = assembled(lower_step(subject, absent_mesh(topology))), FIGURES[pe, packed]
+    counts = ledger(result.text)
+    assert counts.conditionals == 0
+    assert counts.launches.total() <= bounds.launches
+    assert counts.transposes <= bounds.transposes
+    assert counts.moved <= bounds.moved * 1e9
+    assert result.temporary <= bounds.temporary * 2**30

@@ -78,13 +78,13 @@ ROW, KERNEL, OUTPUT, NUMBER = 8 * 16 * 4, 16 * 32 * 4, 8 * 32 * 4, 4
 
 
 def test_every_launch_counts_as_often_as_it_runs_with_the_bytes_that_it_moves():
-    told = ledger(PROGRAM)
-    assert told.launches == Counter({"fusion": 4 * 2 + 1, "copy": 1, "__cublas$lt$matmul": 1})
+    counts = ledger(PROGRAM)
+    assert counts.launches == Counter({"fusion": 4 * 2 + 1, "copy": 1, "__cublas$lt$matmul": 1})
     loop = 4 * (2 * ROW + ROW + NUMBER)  # the sum reads a row twice, the update one and where it goes
-    assert told.read == loop + (ROW + NUMBER) + ROW + (ROW + KERNEL)
-    assert told.written == 4 * 2 * ROW + ROW + ROW + OUTPUT
-    assert told.moved == told.read + told.written
-    assert (told.transposes, told.conditionals) == (1, 1)
+    assert counts.read == loop + (ROW + NUMBER) + ROW + (ROW + KERNEL)
+    assert counts.written == 4 * 2 * ROW + ROW + ROW + OUTPUT
+    assert counts.moved == counts.read + counts.written
+    assert (counts.transposes, counts.conditionals) == (1, 1)
 
 
 def test_a_transpose_of_axes_of_one_entry_moves_nothing():

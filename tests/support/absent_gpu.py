@@ -116,8 +116,8 @@ def compiler():
     """Require the compiler, and do not read programs that `--keep-programs` kept: their kernels would not be seen."""
     tools = toolkit()  # a system's own CUDA will not do: the assembler is called through a script
     packages = {"nvidia-cuda-nvcc": "ptxas", "nvidia-cuda-nvdisasm": "nvdisasm"}
-    lacking = [name for name, command in packages.items() if tools is None or not (tools / "bin" / command).exists()]
-    require(sorted({*missing_compiler(), *lacking}))
+    shortfall = [name for name, command in packages.items() if tools is None or not (tools / "bin" / command).exists()]
+    require(sorted({*missing_compiler(), *shortfall}))
     with compilation_options(jax_enable_compilation_cache=False):
         yield
 

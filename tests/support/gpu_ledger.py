@@ -100,17 +100,17 @@ class Totals(NamedTuple):
 def ledger(text: str) -> Ledger:
     """Return the ledger of a compiled program, from its text."""
     lines, entry = computations(text)
-    program = {name: [parsed(line) for line in body if INSTRUCTION.match(line)] for name, body in lines.items()}
+    program = {name: [instruction_of(line) for line in body if INSTRUCTION.match(line)] for name, body in lines.items()}
     conditionals = sum(instruction.op == "conditional" for body in program.values() for instruction in body)
     return Ledger(*totals(program, entry), conditionals)
 
 
 def products(text: str) -> list[Product]:
     """Return the matrix products of cuBLAS in a compiled program, from its text."""
-    return [_product(parsed(line)) for line in text.splitlines() if "cublas" in line and "alpha_real" in line]
+    return [_product(instruction_of(line)) for line in text.splitlines() if "cublas" in line and "alpha_real" in line]
 
 
-def parsed(line: str) -> Instruction:
+def instruction_of(line: str) -> Instruction:
     """Return the instruction of a line of HLO."""
     match = INSTRUCTION.match(line)
     if match is None:

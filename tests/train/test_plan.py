@@ -210,6 +210,23 @@ def test_the_ways_a_tpu_program_is_written():
     assert counts.unknown_loops == 0  # the endless one sends nothing
 
 
+@pytest.mark.parametrize(
+    ("line", "sent"),
+    [
+        ("((f32[4]{0}), f32[4]{0}) all-reduce-start(%a), replica_groups=[1,8]<=[8], to_apply=%add", 2 * 16 * 7 / 8),
+        (
+            "((f32[4]{0}, f32[2]{0}), (f32[4]{0}, f32[2]{0})) all-reduce-start(%a), replica_groups=[1,8]<=[8]",
+            2 * 24 * 7 / 8,
+        ),
+        ("((f32[4]{0}), f32[32]{0}) all-gather-start(%a), replica_groups=[1,8]<=[8], dimensions={0}", 7 * 16),
+        ("((f32[32]{0}), f32[4]{0}) reduce-scatter-start(%a), replica_groups=[1,8]<=[8]", 7 * 16),
+    ],
+)
+def test_operands_in_a_tuple_of_their_own_as_a_gpu_program_is_written_are_not_sent_twice(line, sent):
+    text = f"HloModule m\n\nENTRY %main.1 (a: f32[4]) -> f32[4] {{\n  %start = {line}\n}}\n"
+    assert collectives(text, make_mesh(8, "data=2,fsdp=2,tensor=2")).sent == sent
+
+
 def test_weak_scaling_keeps_each_chips_arithmetic():
     subject, topology, _ = read(["lm", "--preset=llama_7b", "--topology=v6e:8x8", "--batch=64"])
     rows = scaling(subject, topology)

@@ -77,7 +77,9 @@ def collectives(text: str, mesh: Mesh) -> Collectives:
                 continue
             scattered = match["kind"] == "all-reduce" and name.startswith("all-reduce-scatter")  # a fusion of both
             kind = "reduce-scatter" if scattered else match["kind"]
-            sent = _sent(kind, sum(shape_bytes(match["shape"])), group, scattered, bool(match["start"]))
+            results = re.sub(r"^\(\([^()]*\), ", "(", match["shape"])  # without operands in a tuple of their own
+            start = bool(match["start"]) and results == match["shape"]
+            sent = _sent(kind, sum(shape_bytes(results)), group, scattered, start)
             costs.setdefault((kind, axes), []).append((times[name], times[name] * sent))
     traffic = (Traffic(*key, len(pairs), *map(sum, zip(*pairs, strict=True))) for key, pairs in costs.items())
     return Collectives(tuple(sorted(traffic, key=lambda entry: -entry.sent)), unknown)

@@ -76,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sizes = _mesh_option(subject, topology)
         if topology.is_gpu and topology.missing:
             best = estimate(subject, topology, sizes) if sizes else rank_meshes(subject, topology)[0]
-            missing = f"compiling for {topology.name} needs {', '.join(topology.missing)}"
-            console.print(f"{missing}, {INSTALL}: all figures below are estimates")
+            reason = f"compiling for {topology.name} needs {', '.join(topology.missing)}, {INSTALL}"
+            console.print(f"{reason}: all figures below are estimates")
             print_estimate(best, subject, topology, console)
             return int(sum(best.memory.values()) > topology.device.memory)
         tries = [estimate(subject, topology, sizes)] if sizes else rank_meshes(subject, topology)[:ATTEMPTS]
