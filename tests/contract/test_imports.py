@@ -225,8 +225,8 @@ def test_the_checker_sees_imports_of_every_form(tmp_path):
     }
 
 
-# Loops that read their own tiles, where a barrier would cut the loop in two, pairs of channels behind a reshape, which are
-# right as constants, too (tests/ops/test_linear_rotation.py), and a kernel that XLA does not fold.
+# Loops that read their own tiles, where a barrier would cut the loop in two; pairs of channels behind a reshape, which
+# XLA folds rightly (tests/ops/test_linear_rotation.py); and a kernel that XLA does not fold.
 READ_BITS_THEMSELVES = {
     "pejax._ops.bitcast",
     "pejax._ops.bfloat16",

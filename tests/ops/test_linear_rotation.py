@@ -86,7 +86,7 @@ def test_a_change_of_all_operands_is_the_sum_of_their_changes(pairing, dtype, ch
         )
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)), ids=str)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 @pytest.mark.parametrize("shape", [(5, 2, 8), (1, 2, 2)])
 def test_constants_of_a_program_are_turned_in_any_order_of_their_axes(order, shape):
     """XLA folds the bits of transposed constants wrongly (docs/known-traps.md), but not those of their pairs."""
