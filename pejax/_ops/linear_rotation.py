@@ -13,6 +13,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
+from pejax._ops.varying import varying_alike
+
 rotation_p = Primitive("rotation")
 
 
@@ -28,7 +30,7 @@ def rotate_linear(
         pairing: "interleaved": channels 2i and 2i+1 are pair i; "half": channels i and F+i.
     """
     full = lambda table: table.reshape((1,) * (x.ndim - table.ndim) + table.shape)
-    return rotation_p.bind(x, full(cos), full(sin), pairing=pairing)
+    return rotation_p.bind(*varying_alike((x, full(cos), full(sin))), pairing=pairing)
 
 
 def _rotate(x: Array, cos: Array, sin: Array, *, pairing: str) -> Array:

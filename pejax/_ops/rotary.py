@@ -112,15 +112,17 @@ def _rotate_halves(
     x: Float[Array, "*BTKG D"], cos: Float[Array, "*btKG F"], sin: Float[Array, "*btKG F"]
 ) -> Float[Array, "*BTKG D"]:
     """Rotate channels i and F+i."""
-    on_gpu = _on_gpu("half")
-    return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_halves_selected)
+    return _by_platform("half", _halves_selected, x, cos, sin)
 
 
-def _on_gpu(pairing: str) -> Callable[..., Array]:
-    """Return the rotation for GPUs, which imports much of JAX that nothing else here needs."""
-    from pejax._ops.linear_rotation import rotate_linear
+def _by_platform(pairing: str, elsewhere: Callable[..., Array], x: Array, cos: Array, sin: Array) -> Array:
+    """Return the rotation, on a GPU in the form of `rotate_linear` unless types say how arrays are sharded."""
+    from pejax._ops.linear_rotation import rotate_linear  # imports much of JAX that nothing else here needs
 
-    return functools.partial(rotate_linear, pairing=pairing)
+    if jax.sharding.get_abstract_mesh().explicit_axes:
+        return elsewhere(x, cos, sin)
+    on_gpu = functools.partial(rotate_linear, pairing=pairing)
+    return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=elsewhere)
 
 
 def _halves_selected(
@@ -149,8 +151,7 @@ def _rotate_interleaved(
     count = cos.shape[-1]
     rotating, unchanged = x[..., : 2 * count], x[..., 2 * count :]
     if x.dtype.itemsize == 2 and 2 * count == x.shape[-1]:
-        on_gpu = _on_gpu("interleaved")
-        return jax.lax.platform_dependent(x, cos, sin, cuda=on_gpu, rocm=on_gpu, default=_narrow_by_parts)
+        return _by_platform("interleaved", _narrow_by_parts, x, cos, sin)
     if x.dtype.itemsize < 4:
         out = _narrow_by_parts(rotating, cos, sin)
     else:  # 32 bits and more, which CPUs read in any order without one loop per channel of the pair

@@ -15,6 +15,7 @@ from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import check_options
+from pejax._attention.core.order import count_from_zero
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, arrays_are_ordered, fold
 from pejax._attention.protocol.elementwise import slope
@@ -185,6 +186,20 @@ def test_known_positions_leave_no_question_of_order(spec, order, is_known):
     live = str(dce_jaxpr(jaxpr, [True] * 3)[0])
     assert ("cond[" not in live) == is_known
     assert ("pallas_call" not in live) == is_known
+
+
+def test_a_sequence_as_it_stands_is_known_by_all_of_its_fields():
+    count = jnp.arange(T)
+    assert count_from_zero(TokenPositions(count))
+    others = (
+        TokenPositions(count + 1), TokenPositions(count[::-1]), TokenPositions(count.astype(jnp.float32)),
+        TokenPositions(jnp.stack([count, count])), TokenPositions(count, segment_ids=count // 4),
+        TokenPositions(count, order=count), TokenPositions(count, has_position=count > 3),
+    )  # fmt: skip
+    assert not [tokens for tokens in others if count_from_zero(tokens)]
+    (q, k, v), params, hooks = inputs("none", True)
+    layout = prepare(q[:, : T - 2], k, v, count[: T - 2], count, hooks(params), None)[1]
+    assert not layout.in_order
 
 
 def test_without_a_mask_there_is_no_question_of_order():

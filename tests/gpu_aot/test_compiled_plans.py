@@ -68,5 +68,5 @@ def test_the_compilers_figures_stand_beside_the_estimates(capsys):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_said_with_both_amounts(capsys):
-    assert main([*MODEL, "--batch=4096", "--topology=h100:1", "--mesh=data=1"]) == 1
+    assert main([*MODEL, "--batch=32768", "--topology=h100:1", "--mesh=data=1"]) == 1
     assert "does not fit: needs" in capsys.readouterr().out

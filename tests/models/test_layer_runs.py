@@ -181,10 +181,11 @@ def test_execution_changes_no_gradient(how):
     [({}, False), ({"unroll": 3}, False), ({"unroll": 4}, True), ({"unroll": 4, "remat": "full"}, False)],
 )
 def test_layers_are_a_loop_unless_there_are_few_and_none_is_recomputed(how, unrolled):
-    config = decoder(**{**TINY, "layers": 4, "pe": "none"})
-    static, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
-    program = jax.make_jaxpr(lambda params: nnx.merge(static, params)(IDS, execution=Execution(**how)))(params)
-    assert ("unroll=4" in str(program)) == unrolled
+    for pe, repeats in (("none", 4), ("rope*1 + none*1", 2)):
+        config = decoder(**{**TINY, "layers": 4, "pe": pe})
+        static, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))  # noqa: B023
+        run = lambda params: nnx.merge(static, params)(IDS, execution=Execution(**how))  # noqa: B023
+        assert (f"unroll={repeats}" in str(jax.make_jaxpr(run)(params))) == unrolled
 
 
 def test_a_negative_number_of_layers_is_refused():

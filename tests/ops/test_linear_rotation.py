@@ -52,7 +52,9 @@ TRANSFORMS = {
     "grad": lambda rotate: jax.grad(squares(rotate)),
     "grad of a batch": lambda rotate: jax.grad(squares(jax.vmap(rotate, (0, None, None)))),
     "batch of grad": lambda rotate: jax.vmap(jax.grad(squares(rotate)), (0, None, None)),
-    "batch of tables": lambda rotate: lambda x, *tables: jax.vmap(rotate, (None, 0, 0))(x, *(t[None] for t in tables)),
+    "batch of tables": lambda rotate: (
+        lambda x, *tables: jax.vmap(rotate, (None, 0, 0))(x, *(jnp.stack([t, 1 - t]) for t in tables))
+    ),
     "last axis": lambda rotate: lambda x, cos, sin: jax.vmap(rotate, (2, None, None), 2)(x, cos[:, 0], sin[:, 0]),
     "jvp of grad": along_x,
     "remat": lambda rotate: jax.grad(squares(jax.checkpoint(rotate))),
@@ -84,6 +86,30 @@ def test_a_change_of_all_operands_is_the_sum_of_their_changes(pairing, dtype, ch
         np.testing.assert_allclose(
             result.astype(jnp.float32), expected.astype(jnp.float32), atol=8 * float(jnp.finfo(dtype).eps)
         )
+
+
+@pytest.mark.parametrize(("pairing", "dtype", "channels"), CASES)
+def test_positions_of_each_device_turn_what_all_have(pairing, dtype, channels):
+    """Inside `shard_map`, angles may vary where queries do not; the gradient of the queries is then a sum."""
+    x, cos, sin = operands(dtype, channels)
+    mesh = jax.make_mesh((5,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:5])
+    whole, by_token = PartitionSpec(), PartitionSpec("data")
+
+    def run(rotate):
+        split = jax.shard_map(
+            lambda x, *tables: rotate(x, *tables)[:, None],
+            mesh=mesh,
+            in_specs=(whole, by_token, by_token),
+            out_specs=PartitionSpec(None, "data"),
+        )
+        return jax.value_and_grad(squares(split))(x[:, :1], cos, sin)
+
+    turned = jax.jit(lambda x, *tables: rotary.rotate_pairs(x, *tables, pairing=pairing))
+    for rotate in (lambda *given: rotate_linear(*given, pairing=pairing), turned):
+        for own, other in zip(run(rotate), run(FORMS[pairing]), strict=True):
+            np.testing.assert_allclose(
+                own.astype(jnp.float32), other.astype(jnp.float32), rtol=4 * float(jnp.finfo(dtype).eps)
+            )
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)

@@ -66,10 +66,55 @@ def test_bfloat16_states_give_a_float32_loss_and_a_gradient_of_each_type(monkeyp
         np.testing.assert_allclose(slope.astype(jnp.float32), reference, atol=2**-7 * float(jnp.abs(reference).max()))
 
 
+def test_columns_that_fill_a_shard_on_a_gpu_are_no_tokens(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: "gpu")
+    states, columns, labels, weights = operands(jnp.bfloat16)
+    execution = training_execution(make_mesh(0, "data=2,tensor=2,sequence=2"))  # 20 columns each, filled up to 64
+    total = jax.jit(lambda x, w: cross_entropy.weighted_cross_entropy(x, w, labels, weights, execution))
+    assert float(total(states, columns)) == pytest.approx(
+        float(jnp.sum(weights * expected(states, columns, labels))), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_losses_of_tokens_have_gradients_in_the_memory_of_a_chunk(monkeypatch, platform):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    states, columns, labels, weights = operands()
+    losses = lambda x, w: jnp.sum(weights * cross_entropy.cross_entropy(x, w, labels, at_once=7 * V))
+    reference = lambda x, w: jnp.sum(weights * expected(x, w, labels))
+    for slope, other in zip(*(jax.grad(loss, (0, 1))(states, columns) for loss in (losses, reference)), strict=True):
+        np.testing.assert_allclose(slope, other, rtol=1e-5, atol=4e-6)
+    saved = jax.eval_shape(lambda: jax.vjp(losses, states, columns)[1])
+    assert max(leaf.size for leaf in jax.tree.leaves(saved)) <= 2 * states.size
+
+
+@pytest.mark.parametrize(("platform", "at_once"), [("cpu", 7 * V), ("gpu", None)])
+def test_what_is_no_token_has_no_loss(monkeypatch, platform, at_once):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    states, columns, labels, weights = operands()
+    for wrong in (-1, V):
+        total = cross_entropy.weighted_cross_entropy(
+            states, columns, labels.at[1, 2].set(wrong), weights, at_once=at_once
+        )
+        assert np.isnan(total)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_batch_without_tokens_has_no_loss_and_no_gradient(monkeypatch, platform):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
+    states, columns, labels, weights = operands()
+    total = lambda x, w: cross_entropy.weighted_cross_entropy(x, w, labels[:0], weights[:0])
+    value, slopes = jax.value_and_grad(total, (0, 1))(states[:0], columns.astype(jnp.bfloat16))
+    assert float(value) == 0.0
+    assert [slope.dtype for slope in slopes] == [jnp.float32, jnp.bfloat16]
+    assert not slopes[1].any()
+
+
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_logits_of_any_size_give_finite_losses(monkeypatch, platform):
     monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
     states, columns, labels, weights = operands()
+    columns = jnp.abs(columns)
     states = states.at[0].set(1e4).at[1].set(-1e4).at[2].set(0.0)
     total = lambda x: cross_entropy.weighted_cross_entropy(x, columns, labels, weights, at_once=5 * V)
     value, slope = jax.value_and_grad(total)(states)

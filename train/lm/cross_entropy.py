@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import lax
 from jax.sharding import PartitionSpec
@@ -30,6 +31,8 @@ from pejax.models import Decoder, Execution
 
 LOGITS_AT_ONCE = {"cpu": 2**27, "gpu": 2**28, "tpu": 2**27}
 """Logits per device: 2^27 are half a gigabyte in float32. A pass holds a few arrays of this size."""
+LOWEST = float(np.finfo(np.float32).min)
+"""Logit of a column that is no token."""
 ALIGNED = 64
 """The number of columns is made a multiple of this for 16-bit products on a GPU, which copies other matrices."""
 
@@ -94,7 +97,7 @@ def cross_entropy(
 
     Args:
         states: states of the last layer, after the final norm.
-        columns: columns of the head, float32; multiplied in the dtype of the states.
+        columns: columns of the head; multiplied in the dtype of the states.
         labels: true tokens, from 0 to V-1.
         execution: the devices and shardings.
         at_once: most logits that a device may hold; if there are more, they are computed in chunks. None = those of
@@ -108,10 +111,10 @@ def cross_entropy(
     def of_shard(columns: Array, states: Array, labels: Array) -> Array:
         first, column = _first_column(split, columns), jnp.arange(columns.shape[1])
 
+        @jax.checkpoint
         def chunk(part: tuple[Array, Array]) -> Array:
             rows, targets = part
-            is_label = column == (targets - first)[:, None]
-            return _chunk_losses(product(rows, columns), is_label, column >= 0, split.vocab)[0]
+            return _chunk_losses(split, product(rows, columns), targets, column + first)[0]
 
         losses = lax.map(chunk, _cut(split.chunks, states.reshape(-1, states.shape[-1]), labels.reshape(-1)))
         return losses.reshape(-1)[: labels.size].reshape(labels.shape)
@@ -132,10 +135,10 @@ def weighted_cross_entropy(
 
     The arguments are those of `cross_entropy`, and `weights`: the weight of the loss of each token, without a gradient.
     """
-    split = _split(columns, labels, execution, at_once)
+    split, weights = _split(columns, labels, execution, at_once), lax.stop_gradient(weights)
     if split.chunks == 1 and platform() != "gpu":
         return jnp.sum(cross_entropy(states, columns, labels, execution, at_once=at_once) * weights)
-    return _weighted(split, states, columns, labels, lax.stop_gradient(weights))
+    return _weighted(split, states, columns, labels, weights)
 
 
 class _Split(NamedTuple):
@@ -144,11 +147,13 @@ class _Split(NamedTuple):
     Attributes:
         execution: the devices and shardings.
         vocab: mesh axis that columns are split over; None = none.
+        tokens: V, the number of columns of all devices.
         chunks: number of parts of a device's tokens.
     """
 
     execution: Execution
     vocab: str | None
+    tokens: int
     chunks: int
 
 
@@ -159,7 +164,8 @@ def _split(columns: Array, labels: Array, execution: Execution, at_once: int | N
     # The columns of the head are sharded over the axis that shards attention heads, where it divides them.
     vocab = execution.heads if columns.shape[1] % sizes.get(execution.heads, 1) == 0 else None
     devices = math.prod(sizes.get(axis, 1) for axis in (*execution.batch, execution.sequence, vocab))
-    return _Split(execution, vocab, math.ceil(labels.size * columns.shape[1] / (at_once * devices)))
+    chunks = max(1, math.ceil(labels.size * columns.shape[1] / (at_once * devices)))
+    return _Split(execution, vocab, columns.shape[1], chunks)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -177,19 +183,21 @@ def _weighted_forward(
         narrow = states.dtype.itemsize < 4 and platform() == "gpu"
         kernel = jnp.pad(columns, ((0, 0), (0, -width % ALIGNED if narrow else 0))).astype(states.dtype)
         column = jnp.arange(kernel.shape[1])
+        numbers = jnp.where(column < width, column + first, -1)
 
         def chunk(sums: tuple[Array, Array], part: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
-            rows, targets, factors = part
+            rows, targets, weight = part
             logits, pull = jax.vjp(lambda rows: product(rows, kernel), rows)
-            is_label = column == (targets - first)[:, None]
-            losses, log_sum = _chunk_losses(logits, is_label, column < width, split.vocab)
-            weights = jnp.where(column < width, jnp.exp(logits - log_sum[:, None]), 0.0)
-            slopes = (weights - is_label.astype(weights.dtype)) * factors[:, None]
+            logits = jnp.where(column < width, logits, LOWEST)
+            losses, log_sum = _chunk_losses(split, logits, targets, numbers)
+            is_label = numbers == targets[:, None]
+            slopes = (jnp.exp(logits - log_sum[:, None]) - is_label.astype(logits.dtype)) * weight[:, None]
             d_columns = kernel_gradient(rows, slopes.astype(rows.dtype))
-            return (sums[0] + jnp.sum(losses * factors), sums[1] + d_columns), pull(slopes)[0]
+            return (sums[0] + jnp.sum(losses * weight), sums[1] + d_columns), pull(slopes)[0]
 
-        parts = _cut(split.chunks, states.reshape(-1, states.shape[-1]), labels.reshape(-1), weights.reshape(-1))
         wide = jnp.float32 if states.dtype.itemsize < 4 else states.dtype
+        tokens = states.reshape(-1, states.shape[-1]), labels.reshape(-1), weights.reshape(-1).astype(wide)
+        parts = _cut(split.chunks, *tokens)
         sums = jnp.zeros((), wide), jnp.zeros(kernel.shape, wide)
         (total, d_columns), d_rows = lax.scan(chunk, sums, parts)
         d_states = d_rows.reshape(-1, states.shape[-1])[: labels.size].reshape(states.shape)
@@ -197,7 +205,7 @@ def _weighted_forward(
             axes = (*split.execution.batch, *filter(None, (split.execution.sequence,)))
             total, d_columns = lax.psum((total, d_columns), axes)
             d_states = lax.psum(d_states, split.vocab) if split.vocab else d_states
-        return total, d_states, d_columns[:, :width]
+        return total, d_states, d_columns[:, :width].astype(columns.dtype)
 
     specs = lambda tokens, kernel: (PartitionSpec(), tokens, kernel)
     total, d_states, d_columns = _per_shard(split, of_shard, columns, (states, labels, weights), specs)
@@ -208,8 +216,8 @@ def _weighted_backward(
     split: _Split, gradients: tuple[Array, Array], cotangent: Array
 ) -> tuple[Array, Array, None, None]:
     del split
-    d_states, d_columns = gradients
-    return (cotangent * d_states.astype(jnp.float32)).astype(d_states.dtype), cotangent * d_columns, None, None
+    d_states, d_columns = ((cotangent * x.astype(cotangent.dtype)).astype(x.dtype) for x in gradients)
+    return d_states, d_columns, None, None
 
 
 _weighted.defvjp(_weighted_forward, _weighted_backward)
@@ -251,30 +259,49 @@ def _cut(chunks: int, *arrays: Array) -> Any:
 
 
 def _chunk_losses(
-    logits: Float[Array, "N V"], is_label: Bool[Array, "N V"], inside: Bool[Array, " V"], vocab: str | None
+    split: _Split, logits: Float[Array, "N V"], targets: Int[Array, " N"], columns: Int[Array, " V"]
 ) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """Return losses and the logarithms of the sums of exponentials, of all devices together.
 
     Args:
-        logits: logits of this device's columns.
-        is_label: whether a column is the true token of a row; its token may be on another device.
-        inside: whether a column is a token.
-        vocab: mesh axis that columns are split over; None = none.
+        split: the devices.
+        logits: logits of this device's columns; `LOWEST` where a column is no token.
+        targets: true tokens, which may be on another device; the loss of one that is on none is NaN.
+        columns: numbers of the columns; -1 = no token.
     """
-    lowest, zero = jnp.finfo(logits.dtype).min, jnp.zeros((), logits.dtype)
-    logits, label_logits = jnp.where(inside, logits, lowest), jnp.where(is_label, logits, 0.0)
-    if platform() == "gpu":
-        arrays = logits, inside.astype(logits.dtype) + jnp.zeros_like(logits), label_logits
-        top, total, label_logits = lax.reduce(arrays, (jnp.full_like(zero, lowest), zero, zero), _merge, (1,))
-    else:  # where a reduction of several arrays is a slow loop
-        top, label_logits = jnp.max(logits, axis=-1), jnp.sum(label_logits, axis=-1)
-        total = jnp.sum(jnp.where(inside, jnp.exp(logits - top[:, None]), 0.0), axis=-1)
-    if vocab:
-        highest = lax.pmax(top, vocab)
-        total, label_logits = lax.psum((total * jnp.exp(top - highest), label_logits), vocab)
+    top, total, label_logits = _row_sums(logits, columns == targets[:, None])
+    if split.vocab:
+        highest = lax.pmax(lax.stop_gradient(top), split.vocab)
+        total, label_logits = lax.psum((total * jnp.exp(top - highest), label_logits), split.vocab)
         top = highest
     log_sum = jnp.log(total) + top
-    return log_sum - label_logits, log_sum
+    is_known = (targets >= 0) & (targets < split.tokens)
+    return jnp.where(is_known, log_sum - label_logits, jnp.nan), log_sum
+
+
+@jax.custom_jvp
+def _row_sums(
+    logits: Float[Array, "N V"], is_label: Bool[Array, "N V"]
+) -> tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]:
+    """Return the largest logit of each row, the sum of exponentials over its own, and the logit of the label, or 0."""
+    label_logits = jnp.where(is_label, logits, 0.0)
+    if platform() == "gpu":
+        zero = jnp.zeros((), logits.dtype)
+        return lax.reduce(
+            (logits, jnp.ones_like(logits), label_logits), (jnp.full_like(zero, LOWEST), zero, zero), _merge, (1,)
+        )
+    top = jnp.max(logits, axis=-1)  # a reduction of several arrays would be a slow loop
+    return top, jnp.sum(jnp.exp(logits - top[:, None]), axis=-1), jnp.sum(label_logits, axis=-1)
+
+
+@_row_sums.defjvp
+def _row_sums_change(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Any, Any]:
+    """Return the sums and their change: the largest logit counts as constant, as the loss does not depend on it."""
+    (logits, is_label), (change, _) = primals, tangents
+    top, total, label_logits = _row_sums(logits, is_label)
+    d_total = jnp.sum(jnp.exp(logits - lax.stop_gradient(top)[:, None]) * change, axis=-1)
+    d_label = jnp.sum(jnp.where(is_label, change, 0.0), axis=-1)
+    return (top, total, label_logits), (jnp.zeros_like(top), d_total, d_label)
 
 
 def _merge(left: tuple[Array, ...], right: tuple[Array, ...]) -> tuple[Array, Array, Array]:

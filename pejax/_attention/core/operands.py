@@ -75,7 +75,8 @@ class Layout(NamedTuple):
         k_axes: the same for the keys' `TokenPositions`.
         one_dropout: whether all examples and heads drop the same pairs.
         in_order: whether queries and keys are known to be the same tokens, at 0 ... T-1.
-        by_place: whether fused kernels, which count tokens by their place in the arrays, are known to be right.
+        by_place: whether known positions, which may have gaps, let fused kernels count tokens by their place in the
+            arrays; otherwise the program decides where it runs.
     """
 
     q_axes: TokenPositions
