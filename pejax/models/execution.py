@@ -37,8 +37,8 @@ class Execution:
         sequence: mesh axis that tokens are split over (context parallelism).
         remat: what the backward pass recomputes: "none", norms and activations only; "products", everything except the
             outputs of linear layers and attention; "full", everything, from the state before each layer.
-        unroll: layers that follow one pattern are compiled one by one if there are at most so many, else as a loop. On a
-            GPU a loop copies what each layer saves for the backward pass. Recomputed layers are always a loop.
+        unroll: layers that follow one pattern are compiled one by one if there are at most so many, else as a loop. A
+            loop on a GPU copies what each layer saves for the backward pass. Recomputed layers are always a loop.
         local: whether parameters are replicated and each device runs all layers on its shard of the batch without
             communication; gradients are then summed over the devices once, after the last layer.
 
