@@ -113,10 +113,10 @@ def write(folder: Path, about: Mapping[str, Any], lines: Sequence[Mapping[str, A
 def report(folder: Path, kind: str, lines: Sequence[Mapping[str, Any]], left_out: int) -> None:
     """Print what was made, and how to use it."""
     content = (folder / FILE).read_bytes()
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for line in lines:
-        told[line["outcome"]] = told.get(line["outcome"], 0) + 1
-    cases = ", ".join(f"{count} {outcome}" for outcome, count in sorted(told.items()))
+        counts[line["outcome"]] = counts.get(line["outcome"], 0) + 1
+    cases = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
     print(f"\n{len(lines)} cases for {kind}: {cases}")
     print(f"{folder / FILE}: {len(content) / 2**20:.1f} MiB, {left_out} programs left out for its size")
     print(f"Where the card is: --programs={folder}:{hashlib.sha256(content).hexdigest()}")
@@ -138,10 +138,10 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
     got = hashlib.sha256(content).hexdigest()
     if got != digest:
         raise ValueError(f"programs must have the SHA-256 {digest[:12]}…, got {got[:12]}… of {folder}/{FILE}")
-    here = {"card": found["card"], "versions": compilers(found["versions"])}
+    machine = {"card": found["card"], "versions": compilers(found["versions"])}
     with made_archive(content) as archive:
         about = json.loads(archive.read(INDEX))
-        for name, value in here.items():
+        for name, value in machine.items():
             if about[name] != value:
                 rule = f"programs must be of the same {name}"
                 raise ValueError(f"{rule}, got {words(about[name])}, this is {words(value)}")

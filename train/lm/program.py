@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 from rich.console import Console
 
+from pejax._ops.backend import platform
 from pejax.models import TransformerConfig
 from train.data.text.loading import Corpus, load_text, packed_batches
 from train.devices.flops import text_flops
@@ -105,7 +105,7 @@ def text_task(config: TextConfig, corpus: Corpus, language: Any, model: Transfor
             config.length,
             config.batch,
             config.seed,
-            always_segments=jax.default_backend() in ("cpu", "tpu"),  # a GPU's fastest attention takes none
+            always_segments=platform() != "gpu",  # a GPU's fastest attention takes none
         ),
         loss=language.loss,
         kv_heads=model.layers[0].attention.kv_heads,

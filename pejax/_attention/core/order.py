@@ -39,7 +39,7 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     if not countable or tokens.positions.shape not in (shape[-1:], shape):
         return tokens  # a mask refuses what has no order
     places, segments = tokens.positions, tokens.segment_ids
-    if any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in (places, segments)):
+    if not are_known(places, segments):
         order = _count(places, segments) if spans else jnp.arange(shape[-1], dtype=jnp.int32)
         return tokens._replace(order=order)
     if fall := first_fall(np.asarray(places), np.ones(shape[-1:], int) if segments is None else np.asarray(segments)):
@@ -53,10 +53,14 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
 def count_from_zero(tokens: TokenPositions) -> bool:
     """Return whether tokens are known to be a sequence as it stands: at 0 ... T-1, in the order of the array."""
     places, *others = tokens
-    if any(field is not None for field in others) or isinstance(places, Tracer) or places.ndim != 1:
+    if any(field is not None for field in others) or not are_known(places) or places.ndim != 1:
         return False
-    known = jnp.issubdtype(places.dtype, jnp.integer) and getattr(places, "is_fully_addressable", True)
-    return known and np.array_equal(np.asarray(places), np.arange(len(places)))
+    return jnp.issubdtype(places.dtype, jnp.integer) and np.array_equal(np.asarray(places), np.arange(len(places)))
+
+
+def are_known(*arrays: Any) -> bool:
+    """Return whether the numbers of all arrays can be read here: none is traced, or held by another process."""
+    return not any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in arrays)
 
 
 def first_fall(positions: Int[np.ndarray, "*#B T"], segments: Int[np.ndarray, "*#B T"]) -> str:

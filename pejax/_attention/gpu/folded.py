@@ -17,11 +17,11 @@ Reference:
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
+from pejax._attention.core.order import are_known
 from pejax._tokens.positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))
@@ -174,7 +174,7 @@ def arrays_are_ordered(options: Options, layout: Layout, operands: Operands) -> 
 
 def order_is_known(options: Options, layout: Layout, operands: Operands) -> bool:
     """Return whether the tokens' positions are known here, and fused kernels may count them by their place."""
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((operands.q_tokens, operands.k_tokens))):
+    if not are_known(*jax.tree.leaves((operands.q_tokens, operands.k_tokens))):
         return False
     with jax.ensure_compile_time_eval():
         order = arrays_are_ordered(options, layout, operands)

@@ -43,7 +43,7 @@ def packed_batches(
 
     Returns:
         Batches `{"ids": (B, T + 1) int32, "segments": (B, T + 1) int32}`; segments number the documents in a window,
-        from 1. No window is padded.
+        from 1, and are missing where `always_segments` says so. No window is padded.
 
     Raises:
         ValueError: the training documents have fewer than T + 1 tokens, or `length` or `batch` is below 1.
