@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cases import mostly_slow
 from train.engine.command_line import read_options
-from train.engine.options import facts_of, names_of, option, options
+from train.engine.options import facts_of, names_of, option, options, require_rules
 from train.engine.programs import PROGRAMS, config_of
 from train.engine.stored_config import load_config, settings_digest
 from train.report.groups import OF_SERIES, TUNED
@@ -83,6 +83,30 @@ def test_a_new_option_leaves_earlier_runs_readable(run):
 
     with pytest.raises(ValueError, match="a stored config must have exactly this program's fields"):
         load_config(Careless, STORED / run)
+
+
+@pytest.mark.parametrize(
+    ("rules", "number", "words"),
+    [
+        ({"above": 0, "below": 1}, 1.0, "be above 0 and be below 1"),
+        ({"above": 0}, 0.0, "be positive"),
+        ({"above": 2}, 2.0, "be above 2"),
+        ({"above": 0, "at_most": 1}, 1.5, "be above 0 and be at most 1"),
+        ({"at_least": 0}, -1.0, "not be negative"),
+        ({"at_least": 1}, 0.0, "be at least 1"),
+        ({"at_least": 0, "at_most": 1}, 2.0, "be from 0 to 1"),
+        ({"at_least": 0, "below": 1}, 1.0, "be from 0 to below 1"),
+        ({"below": 3}, 3.0, "be below 3"),
+        ({"at_most": 3}, 3.5, "be at most 3"),
+    ],
+)
+def test_every_bound_of_an_option_is_said(rules, number, words):
+    @options
+    class Bounded:
+        warmth: float = option(0.5, "a new option", **rules)
+
+    with pytest.raises(ValueError, match=f"^warmth must {re.escape(words)}, got {number}$"):
+        require_rules(Bounded(number))
 
 
 def test_what_runs_of_one_table_may_differ_by_is_said_where_an_option_is_declared():

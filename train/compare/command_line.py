@@ -43,7 +43,7 @@ class CompareOptions:
 def parser(default: CompareOptions, docstring: str = "") -> Parser:
     """Return the parser of the command line; `docstring` is that of the program, for `--help`."""
     parser = Parser("python -m train.compare", About(docstring))
-    parser.add_argument("--task", default="vit", help="the trainer: vit, lm, seq2seq or dit", metavar="str")
+    parser.add_argument("--task", default="vit", help=f"the trainer: {', '.join(TRAINERS)}", metavar="str")
     parser.add_argument("--preset", default="", help="quick: learned, none, rope_mixed, alibi, one seed", metavar="str")
     parser.add_argument(
         "--sweep", action="append", default=[], metavar="str",

@@ -78,7 +78,7 @@ def make_task(config: Config) -> Task:
 def _model(config: Config, channels: int, classes: int) -> Sampler:
     """Return the model, whose encoding supports the trained shape."""
     sampler = Sampler(config, channels, classes)
-    reason = sampler.refusal("", config.shapes[0])
+    reason = sampler.refusal(extend="", shape=config.shapes[0])
     if reason:
         raise ValueError(reason)
     return sampler

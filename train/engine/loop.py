@@ -59,7 +59,13 @@ def init_state(params: Any, recipe: Recipe) -> TrainState:
 
 
 def state_shardings(split: Any, recipe: Recipe, mesh: Mesh) -> Any:
-    """Return the shardings of the state: those of the parameters for all that belongs to one, else replicated ones."""
+    """Return the shardings of the state: what belongs to a parameter is split as the parameter is, all else replicated.
+
+    Args:
+        split: the model, a `train.engine.task.Split`.
+        recipe: recipe of the step.
+        mesh: the devices.
+    """
     everywhere, params = replicated_sharding(mesh), parameter_shardings(split.variables, mesh)
     state = jax.eval_shape(partial(init_state, recipe=recipe), split.shapes)
     opt = optax.tree.map_params(

@@ -110,9 +110,13 @@ def _require_number(name: str, number: float, facts: dict[str, Any]) -> None:
 def _rules(facts: dict[str, Any]) -> Iterator[str]:
     """Yield the bounds of a number in words."""
     low, last, end = facts.get("at_least"), facts.get("at_most"), facts.get("below")
-    if low is not None and (last is not None or end is not None):
-        yield f"be from {low} to {f'below {end}' if last is None else last}"
+    top = f"below {end}" if last is None else f"at most {last}"
+    is_bounded = last is not None or end is not None
+    if low is not None and is_bounded:
+        yield f"be from {low} to {top.removeprefix('at most ')}"
     elif low is not None:
         yield "not be negative" if low == 0 else f"be at least {low}"
     if "above" in facts:
-        yield "be positive" if facts["above"] == 0 else f"be above {facts['above']}"
+        yield "be positive" if facts["above"] == 0 and not is_bounded else f"be above {facts['above']}"
+    if low is None and is_bounded:
+        yield f"be {top}"

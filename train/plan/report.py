@@ -43,7 +43,7 @@ def print_memory(memory: dict[str, int], guess: Estimate, topology: Topology, co
 
 
 def print_collectives(collectives: Collectives, guess: Estimate, console: Console) -> None:
-    """Print the traffic of a step, by kind and axes, and by axis beside the estimate."""
+    """Print the traffic of a step by kind and axes, the largest first, and its sum beside the estimate."""
     console.print(f"\n{'collectives of a step':28}{'over':>20}{'instr.':>8}{'times':>8}{'GiB sent':>10}")
     small = [entry for entry in collectives.traffic if entry.sent < collectives.sent / 1000]
     for entry in collectives.traffic[: len(collectives.traffic) - len(small)]:
