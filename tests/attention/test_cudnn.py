@@ -18,7 +18,7 @@ from pejax._attention.core.options import check_options
 from pejax._attention.core.order import count_from_zero
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, arrays_are_ordered, fold
-from pejax._attention.protocol.elementwise import slope
+from pejax._attention.kernels.elementwise import slope
 
 QUICK = {"xla_backend_optimization_level": "0"}
 N, T, H, K, D = 2, 40, 4, 2, 16

@@ -45,9 +45,9 @@ BELOW_ALL = {"_calls"}
 ATTENTION = {
     "core": {"core"},
     "xla": {"core", "xla"},
-    "protocol": {"core", "xla", "protocol"},
-    "gpu": {"core", "protocol", "gpu"},
-    "tpu": {"core", "protocol", "tpu"},
+    "kernels": {"core", "xla", "kernels"},
+    "gpu": {"core", "kernels", "gpu"},
+    "tpu": {"core", "kernels", "tpu"},
 }
 
 # Within the models, from configs up to generation; the modules at the root are below `parts`.

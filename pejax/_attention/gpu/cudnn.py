@@ -18,8 +18,8 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention, order_is_known
 from pejax._attention.gpu.gpu_attention import KERNELS, refuse
-from pejax._attention.protocol.elementwise import slope
-from pejax._attention.protocol.kernel_call import (
+from pejax._attention.kernels.elementwise import slope
+from pejax._attention.kernels.kernel_call import (
     Primals,
     Static,
     attend,

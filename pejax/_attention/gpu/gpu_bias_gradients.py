@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from pejax._attention.gpu.gpu_kernels import call, load_block, load_query_block, loop, tile_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, bias_gradient, placed_only
-from pejax._attention.protocol.kernel_call import Rows
+from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
 """Number of programs that is enough to keep a GPU busy; where there would be more, several examples share a program."""

@@ -20,7 +20,7 @@ from pejax._attention.gpu.gpu_block_masks import Tiles, TokenRows, spans, tiles,
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
-from pejax._attention.protocol.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 
 class PaddedPrimals(NamedTuple):

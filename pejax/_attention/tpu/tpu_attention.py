@@ -7,9 +7,9 @@ from jaxtyping import Array
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.protocol import kernel_call
-from pejax._attention.protocol.fallback import blockwise_call
-from pejax._attention.protocol.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
+from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels.fallback import blockwise_call
+from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.protocol.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.tpu_kernels import forward, key_gradients, query_gradients

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import Operands, derived_bias, over_heads
-from pejax._attention.protocol.kernel_call import Primals, Static
+from pejax._attention.kernels.kernel_call import Primals, Static
 from pejax._attention.xla import blockwise
 
 

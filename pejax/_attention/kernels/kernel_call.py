@@ -25,7 +25,7 @@ from pejax._attention.core.consecutive import common_shift
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
-from pejax._attention.protocol.elementwise import Elementwise, cut
+from pejax._attention.kernels.elementwise import Elementwise, cut
 from pejax._ops.remat import name_for_remat
 from pejax._record.encoding import Params
 from pejax._tokens.positions import TokenPositions
