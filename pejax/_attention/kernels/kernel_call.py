@@ -1,6 +1,7 @@
 """One call of hand-written kernels on any device: refusals, the ways of the bias into a tile, and gradients.
 
-A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
+A `bias` hook of pairs is run in every tile by kernels that can (`pairs`). A bias `distance(p_j - p_i)` gets into a tile in
+one of two ways:
 
     tile        an elementwise bias is computed inside the kernel, tile by tile, for any positions on any axes.
     diagonals   any other bias, such as a table, is evaluated once per distance, O(T + S) numbers per head, and every
@@ -56,14 +57,15 @@ class Primals(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How the call obtains its bias; `bias` is set for "tile" only.
+    """How the call obtains its bias; `bias` is set for "tile", and `pairs` for "pairs", as the device needs it.
 
-    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "blockwise": the call
-    runs `Kernels.blockwise` in place of kernels.
+    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "pairs": a `bias` hook
+    run in each tile; "blockwise": the call runs `Kernels.blockwise` in place of kernels.
     """
 
     name: str
     bias: Elementwise | None = None
+    pairs: Any = None
 
 
 class Rows(NamedTuple):
@@ -209,28 +211,30 @@ def position_axes(layout: Layout, operands: Operands) -> int:
 
 def primals_of(operands: Operands) -> Primals:
     """Return the differentiable inputs."""
-    distance = operands.shared.distance_bias
+    distance, pairs = operands.shared.distance_bias, operands.shared.bias
     q_positions, k_positions = (
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
     )
-    shared = {} if distance is None else distance.args[0]
-    per_head = operands.per_head.get("distance_bias", {})
+    hook, name = (pairs, "bias") if distance is None else (distance, "distance_bias")
+    shared = {} if hook is None else hook.args[0]
+    per_head = operands.per_head.get(name, {})
     return Primals(operands.q, operands.k, operands.v, shared, per_head, q_positions, k_positions, operands.key_bias)
 
 
-def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
+def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs: bool = False) -> None:
     """Raise NotImplementedError for inputs that no kernel supports, ValueError if a mask needs a missing order.
 
     Args:
         static: its options say whether a mask reads the order.
         operands: the operands to check.
         types: names of the types of q, k and v that the kernels support.
+        pairs: whether the kernels can run a `bias` hook.
     """
     refuse_pair_arrays(operands)
     if operands.shared.relative_values is not None:
         raise NotImplementedError("relative_values need a product of their own for every tile")
-    if operands.shared.bias is not None and operands.shared.distance_bias is None:
+    if operands.shared.bias is not None and operands.shared.distance_bias is None and not pairs:
         why = "the kernels take a bias only from distance_bias, not from bias"
         raise NotImplementedError(f'{why}; implementation="blockwise" takes both')
     dtypes = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
