@@ -19,14 +19,13 @@ from jax.extend.core import (
     JaxprEqn,
     Literal,
     Var,
-    jaxpr_as_fun,
 )
 from jaxtyping import Array
 
 from pejax._attention.kernels.elementwise import CHEAP, COSTLY, NESTED
 from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.backward import NAME
-from pejax._ops.varying import varying_alike, varying_axes
+from pejax._ops.varying import varying_over
 from pejax._record.encoding import Params
 
 QUERIES, KEYS = 8167, 8171
@@ -42,6 +41,8 @@ OF_CHANNELS = frozenset(
 OPERATIONS = ELEMENTWISE | OF_CHANNELS
 """What a hook may do to tokens."""
 
+TYPES = ("pvary", "pcast")
+"""Operations that change the type of an array in `jax.shard_map`, and no number."""
 WAY_OUT = 'implementation="blockwise" takes any hook'
 
 
@@ -78,15 +79,18 @@ class Pairs(NamedTuple):
     reads_q: bool
 
 
-def prepare_pairs(hook: Callable[..., Array], params: Params, dim: int, dtype: Any, axes: int) -> Pairs:
+def prepare_pairs(
+    hook: Callable[..., Array], params: Params, dim: int, dtype: Any, axes: int, varying: frozenset[str] = frozenset()
+) -> Pairs:
     """Trace a `bias` hook and its gradients.
 
     Args:
         hook: `Encoding.bias`.
-        params: parameters of one head; arrays or their shapes.
+        params: parameters of one head, or their shapes.
         dim: D, channels of q and k.
         dtype: type of q and k.
         axes: A; 1 for positions `(T,)`. Positions are int32.
+        varying: the axes of the mesh over which parameters and tokens vary, in `jax.shard_map`.
 
     Raises:
         NotImplementedError: a parameter has an axis of `QUERIES` or `KEYS`.
@@ -104,8 +108,9 @@ def prepare_pairs(hook: Callable[..., Array], params: Params, dim: int, dtype: A
         check_returned("bias", hook, "(T, S)", (QUERIES, KEYS), result)
         return jnp.asarray(result, jnp.float32)
 
-    leaves, tree = jax.tree.flatten(params)
-    closed = _flat(lambda leaves, *tokens: call(tree.unflatten(leaves), *tokens), _enter, leaves, *tokens)
+    params = jax.tree.map(lambda x: shape(*x.shape, dtype=x.dtype), params)
+    leaves = jax.tree.leaves(params)
+    closed = _flat(lambda x: call(x[0], *x[1]), _enter, (params, tokens), [varying] * (len(leaves) + len(tokens)))
     split = _split(closed, len(leaves))
     numbers = jax.eval_shape(split.outside, leaves)
     learned = {
@@ -114,8 +119,13 @@ def prepare_pairs(hook: Callable[..., Array], params: Params, dim: int, dtype: A
         if of_params and jnp.issubdtype(x.dtype, jnp.floating)
     }
     reads_q, reads_k = (_reads(split.tile, len(numbers) + place) for place in (0, 1))
-    whole = jaxpr_as_fun(ClosedJaxpr(split.tile, ()))
-    program = functools.partial(_program, numbers)
+    whole = lambda *inputs: _evaluate(ClosedJaxpr(split.tile, ()), lambda _: None, [*inputs])
+
+    def program(function: Callable[..., Any], *tile: Any) -> Program:
+        """Return the program of a function of the numbers and of the inputs of a tile, its rules applied."""
+        axes = [*split.varying, *[varying] * len(tile)]
+        parts = _split(_flat(lambda x: function(x[0], *x[1]), _enter_all, (numbers, tile), axes), len(numbers))
+        return Program(parts.outside, parts.tile)
 
     def pull(numbers: list[Array], tokens: list[Array], d_bias: Array, which: str) -> Any:
         """Return gradients of the learned numbers and of q, or of k."""
@@ -142,12 +152,6 @@ def prepare_pairs(hook: Callable[..., Array], params: Params, dim: int, dtype: A
     )
 
 
-def _program(numbers: list[Any], function: Callable[..., Any], *tile: Any) -> Program:
-    """Return the program of a function of the numbers and of the inputs of a tile, rules of derivatives applied."""
-    split = _split(_flat(function, _enter_all, numbers, *tile), len(numbers))
-    return Program(split.outside, split.tile)
-
-
 def has_tokens(shape: Sequence[int]) -> bool:
     """Return whether an axis of the shape is one of tokens."""
     return not {QUERIES, KEYS}.isdisjoint(shape)
@@ -160,11 +164,13 @@ class _Split(NamedTuple):
         outside: `known inputs -> values`.
         tile: reads the values, then the other inputs.
         of_known: for each value, whether it depends on an input; others are constants.
+        varying: for each value, the axes of the mesh over which it varies.
     """
 
     outside: Callable[[list[Array]], list[Array]]
     tile: Jaxpr
     of_known: tuple[bool, ...]
+    varying: tuple[frozenset[str], ...]
 
 
 def _split(closed: ClosedJaxpr, known_count: int) -> _Split:
@@ -192,7 +198,12 @@ def _split(closed: ClosedJaxpr, known_count: int) -> _Split:
     )
     before = ClosedJaxpr(part([*jaxpr.constvars, *known], outside, values), ())
     run = lambda leaves: _evaluate(before, lambda _: None, [*closed.consts, *leaves])
-    return _Split(run, part([*values, *others], inside, jaxpr.outvars), tuple(x in dependent for x in values))
+    return _Split(
+        run,
+        part([*values, *others], inside, jaxpr.outvars),
+        tuple(x in dependent for x in values),
+        tuple(x.aval.manual_axis_type.varying for x in values),  # pyright: ignore[reportAttributeAccessIssue]
+    )
 
 
 def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:
@@ -212,11 +223,21 @@ def _reads(jaxpr: Jaxpr, place: int) -> bool:
     return any(variable in equation.invars for equation in jaxpr.eqns) or variable in jaxpr.outvars
 
 
-def _flat(function: Callable[..., Any], enter: Callable[[JaxprEqn], Any], *shapes: Any) -> ClosedJaxpr:
-    """Trace a function of arrays into one list of equations, in which the calls that `enter` names are entered."""
-    closed = jax.make_jaxpr(lambda *operands: function(*operands))(*shapes)
-    leaves = jax.tree.leaves(shapes)
-    return jax.make_jaxpr(lambda *leaves: _evaluate(closed, enter, [*leaves]))(*leaves)
+def _flat(
+    function: Callable[..., Any], enter: Callable[[JaxprEqn], Any], shapes: Any, varying: Sequence[frozenset[str]]
+) -> ClosedJaxpr:
+    """Trace a function of arrays into one list of equations.
+
+    Args:
+        function: takes a tree of arrays.
+        enter: returns the jaxpr of a call that is entered, else None.
+        shapes: the shapes of the arrays.
+        varying: for each leaf, the axes of the mesh over which it varies, in `jax.shard_map`.
+    """
+    leaves, tree = jax.tree.flatten(shapes)
+    vary = lambda leaves: [varying_over(axes, x) for axes, x in zip(varying, leaves, strict=True)]
+    closed = jax.make_jaxpr(lambda *leaves: function(tree.unflatten(vary(leaves))))(*leaves)
+    return jax.make_jaxpr(lambda *leaves: _evaluate(closed, enter, vary(leaves)))(*leaves)
 
 
 def _enter(equation: JaxprEqn) -> ClosedJaxpr | None:
@@ -262,10 +283,11 @@ def _evaluate(closed: ClosedJaxpr, enter: Callable[[JaxprEqn], Any], args: list[
 
 
 def _bind(equation: JaxprEqn, values: list[Any]) -> list[Any]:
-    """Run one equation; in `jax.shard_map`, with all of its operands varying alike, literals too."""
-    alike = varying_alike(values) if varying_axes(values) else values
+    """Run one equation."""
     primitive = equation.primitive
-    results = primitive.bind(*alike, **primitive.get_bind_params(equation.params))
+    if primitive.name in TYPES:  # its operand may vary already
+        return list(varying_over(frozenset(equation.params["axes"]), values))
+    results = primitive.bind(*values, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
 
 

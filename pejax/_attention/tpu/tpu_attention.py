@@ -17,6 +17,7 @@ from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 from pejax._attention.tpu.tpu_pairs import TilePairs
 from pejax._calls.hook_calls import hook_name
+from pejax._ops.varying import varying_axes
 
 BLOCK = 512
 """Largest number of queries, and of keys, in a tile: its float32 scores take 1 MiB of vector memory."""
@@ -84,7 +85,7 @@ def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
     params = shapes(hook.args[0], 0) | shapes(operands.per_head["bias"], 2)
     axes, dim = position_axes(layout, operands), operands.q.shape[-1]
     try:
-        pairs = prepare_pairs(hook.func, params, dim, operands.q.dtype, axes)
+        pairs = prepare_pairs(hook.func, params, dim, operands.q.dtype, axes, varying_axes(operands))
         return TilePairs(pairs, dim, axes)
     except NotImplementedError as error:
         raise NotImplementedError(f"{hook_name('bias', hook)} {error}; {WAY_OUT}") from None

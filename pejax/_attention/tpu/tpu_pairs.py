@@ -23,7 +23,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, OPERATIONS, QUERIES, Pairs, Program, shape_of
+from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, OPERATIONS, QUERIES, TYPES, Pairs, Program, shape_of
 
 BLOCK = 256
 """Largest number of queries, and of keys, in a tile, where no value of a pair has channels."""
@@ -149,6 +149,8 @@ class _Emitter:
         """Return the results of an equation."""
         name, params = equation.primitive.name, equation.params
         shapes, dtypes = zip(*((shape_of(x), x.aval.dtype) for x in equation.outvars), strict=True)
+        if name in TYPES:
+            return [operands[0]]
         if name not in OPERATIONS:
             raise NotImplementedError(f"does {name} to tokens")
         if any(shape.count(size) > 1 for shape in shapes for size in SIZES):
