@@ -31,7 +31,8 @@ from pejax._record.encoding import Params
 QUERIES, KEYS = 8167, 8171
 """Numbers of queries and keys in the trace. Axes of tokens are recognized by these sizes; no other axis may have one."""
 
-ELEMENTWISE = (CHEAP | COSTLY | {"add_any", "shift_left", "shift_right_arithmetic", "shift_right_logical"}) - {"atan2"}
+SHIFTS = ("left", "right_arithmetic", "right_logical")
+ELEMENTWISE = (CHEAP | COSTLY | {"add_any", "one_minus_square"} | {f"shift_{x}" for x in SHIFTS}) - {"expm1"}
 """Operations on each number alone."""
 OF_CHANNELS = frozenset(
     {"broadcast_in_dim", "concatenate", "dot_general", "expand_dims", "pad", "reduce_max", "reduce_min", "reduce_sum"}
@@ -80,22 +81,21 @@ class Pairs(NamedTuple):
 
 
 def prepare_pairs(
-    hook: Callable[..., Array], params: Params, dim: int, dtype: Any, axes: int, varying: frozenset[str] = frozenset()
+    hook: Callable[..., Array], params: Params, dim: int, axes: int, varying: frozenset[str] = frozenset()
 ) -> Pairs:
-    """Trace a `bias` hook and its gradients.
+    """Trace a `bias` hook and its gradients, with q and k in float32, as everywhere, and positions in int32.
 
     Args:
         hook: `Encoding.bias`.
         params: parameters of one head, or their shapes.
         dim: D, channels of q and k.
-        dtype: type of q and k.
-        axes: A; 1 for positions `(T,)`. Positions are int32.
+        axes: A; 1 for positions `(T,)`.
         varying: the axes of the mesh over which parameters and tokens vary, in `jax.shard_map`.
 
     Raises:
         NotImplementedError: a parameter has an axis of `QUERIES` or `KEYS`.
     """
-    shape = lambda *sizes, dtype=dtype: jax.ShapeDtypeStruct(sizes, dtype)
+    shape = lambda *sizes, dtype=jnp.float32: jax.ShapeDtypeStruct(sizes, dtype)
     on_axes = () if axes == 1 else (axes,)
     positions = [shape(size, *on_axes, dtype=jnp.int32) for size in (QUERIES, KEYS)]
     tokens = [shape(QUERIES, dim), shape(KEYS, dim), *positions]
@@ -140,7 +140,7 @@ def prepare_pairs(
             return jax.vjp(functools.partial(of, floats), tokens[1:2])[1](d_bias)
         return jax.vjp(of, floats, tokens[:1] if reads_q else [])[1](d_bias)
 
-    d_bias = shape(QUERIES, KEYS, dtype=jnp.float32)
+    d_bias = shape(QUERIES, KEYS)
     gradient = lambda which: program(lambda numbers, *tile: pull(numbers, [*tile[:4]], tile[4], which), *tokens, d_bias)
     return Pairs(
         outside=lambda params: split.outside(jax.tree.leaves(params)),

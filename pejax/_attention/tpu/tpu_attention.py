@@ -85,7 +85,7 @@ def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
     params = shapes(hook.args[0], 0) | shapes(operands.per_head["bias"], 2)
     axes, dim = position_axes(layout, operands), operands.q.shape[-1]
     try:
-        pairs = prepare_pairs(hook.func, params, dim, operands.q.dtype, axes, varying_axes(operands))
+        pairs = prepare_pairs(hook.func, params, dim, axes, varying_axes(operands))
         return TilePairs(pairs, dim, axes)
     except NotImplementedError as error:
         raise NotImplementedError(f"{hook_name('bias', hook)} {error}; {WAY_OUT}") from None

@@ -310,7 +310,7 @@ class _Emitter:
         axis = "st".index(SIZES[size])
         if kind_of(value.shape) != "st":  # a column of channels for queries, a row for keys
             data = jnp.sum(value.data, axis=axis, keepdims=True)
-            return Value(shape, value.dtype, _to_row(data) if axis else data)
+            return Value(shape, value.dtype, _folded(_to_row(data) if axis else data, shape))
         sums = [jnp.sum(x, axis=axis, keepdims=True) for x in value.data.ravel()]
         return Value(shape, value.dtype, _packed(sums, 1 - (kind_of(shape) == "t")))
 
@@ -357,7 +357,7 @@ class _Emitter:
         if any(tuple(config[axis]) != (0, 0, 0) for axis, size in enumerate(value.shape) if size in SIZES):
             raise NotImplementedError("does pad along the tokens")
         count = math.prod(channels_of(value.shape))
-        padded = np.asarray(lax.pad(_numbered(value.shape).astype(np.int32), np.int32(count), config)).ravel()
+        padded = _padded(_numbered(value.shape), config, count).ravel()
         one = (*(size for size in value.shape if size in SIZES), count + 1)
         flat = (*one[:-1], count)
         filled = self.concatenate(
@@ -420,6 +420,19 @@ def _numbered(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(math.prod(sizes)).reshape(sizes)
 
 
+def _padded(grid: np.ndarray, config: Sequence[tuple[int, int, int]], fill: int) -> np.ndarray:
+    """Return `lax.pad(grid, fill, config)`."""
+    for axis, (low, high, between) in enumerate(config):
+        sizes = [*grid.shape]
+        spread = max(sizes[axis] * (between + 1) - between, 0)
+        sizes[axis] = max(low, 0) + spread + max(high, 0)
+        wide = np.full(sizes, fill)
+        lines = np.moveaxis(wide, axis, 0)
+        lines[max(low, 0) : max(low, 0) + spread : between + 1] = np.moveaxis(grid, axis, 0)
+        grid = np.moveaxis(lines[max(-low, 0) : len(lines) - max(-high, 0)], 0, axis)
+    return grid
+
+
 def _keeps_tokens(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     """Return whether the channels between axes of tokens are the same in number, so that no token moves."""
 
@@ -459,6 +472,17 @@ def _to_row(column: Array) -> Array:
 
 def _to_column(row: Array) -> Array:
     return jnp.sum(_on_diagonal(row), axis=1, keepdims=True)
+
+
+def _folded(row: Array, shape: Sequence[int]) -> Array:
+    """Return a row of channels as a value without tokens is kept."""
+    wide = [size for size in shape if size > 1]
+    if len(wide) > 2:
+        raise NotImplementedError(f"needs the gradient of an array of {len(wide)} axes")
+    if len(wide) < 2:
+        return row
+    starts = range(0, wide[0] * wide[1], wide[1])
+    return jnp.concatenate([lax.slice_in_dim(row, start, start + wide[1], axis=1) for start in starts], axis=0)
 
 
 def _on_diagonal(line: Array) -> Array:
