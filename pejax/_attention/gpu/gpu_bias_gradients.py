@@ -23,7 +23,7 @@ PROGRAMS = 1024
 
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
     """Return the gradients of `Inputs.diagonals`, summed over the batch; blocks must be square."""
-    (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
+    (n, _, heads, _), size, (q_count, k_count) = inputs.q.shape, plan.blocks[0], plan.counts
     count = q_count + k_count - 1
     parts = min(n, max(1, PROGRAMS // (count * heads)))
 
@@ -69,7 +69,7 @@ def bias_gradients_by_queries(
 
     Each program owns a block of queries and loops over the keys.
     """
-    (n, heads, length, _), (q_size, k_size) = inputs.q.shape, plan.blocks
+    (n, length, heads, _), (q_size, k_size) = inputs.q.shape, plan.blocks
     numbers, axes = len(inputs.numbers), _float_axes(inputs)
 
     def kernel(inputs: Inputs, rows: Rows, number_refs: tuple[Any, ...], position_refs: tuple[Any, ...]) -> None:
@@ -104,7 +104,7 @@ def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Floa
 
     Each program owns a block of keys and loops over the queries.
     """
-    (n, heads), length, (q_size, k_size) = inputs.q.shape[:2], inputs.k.shape[2], plan.blocks
+    (n, _, heads, _), length, (q_size, k_size) = inputs.q.shape, inputs.k.shape[1], plan.blocks
     axes = _float_axes(inputs)
 
     def kernel(inputs: Inputs, rows: Rows, *position_refs: Any) -> None:

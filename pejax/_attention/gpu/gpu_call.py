@@ -18,8 +18,9 @@ from pejax._attention.gpu.gpu_bias_gradients import (
 )
 from pejax._attention.gpu.gpu_block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_math import LOG2_E
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
-from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
+from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 
@@ -37,9 +38,9 @@ class PaddedPrimals(NamedTuple):
         key_bias: as in `Inputs`.
     """
 
-    q: Float[Array, "N H T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
+    q: Float[Array, "N T H D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
     numbers: tuple[Array, ...]
     diagonals: Float[Array, "H R"] | None
     q_positions: tuple[Array, ...]
@@ -68,7 +69,8 @@ class Call:
         """Return the output and the log-sum-exps."""
         output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._padded_primals(primals)))
         n, key_heads, group, t, d = primals.q.shape
-        return output[:, :, :t, :d].reshape(primals.q.shape), lse[:, :, :t].reshape(n, key_heads, group, t)
+        by_group = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
+        return jnp.moveaxis(by_group, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
 
     def gradients(self, primals: Primals, rows: Rows) -> Primals:
         """Return the gradients with respect to the differentiable inputs."""
@@ -98,6 +100,7 @@ class Call:
             bias=self.way.bias,
             one_dropout=self.static.layout.one_dropout,
             interpret=self.static.interpret,
+            inline=not self.static.interpret and not is_rocm(),
         )
         return plan.with_blocks(forward_blocks), plan.with_blocks(backward_blocks)
 
@@ -116,15 +119,12 @@ class Call:
 
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them."""
-        n, key_heads, group, t, d = primals.q.shape
-        width = _padded_size(d)
-        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(primals)
         return PaddedPrimals(
-            q=pad(primals.q.reshape(n, key_heads * group, t, d), q_length),
-            k=pad(primals.k, k_length),
-            v=pad(primals.v, k_length),
+            q=_tokens_first(primals.q, q_length),
+            k=_tokens_first(primals.k[:, :, None], k_length),
+            v=_tokens_first(primals.v[:, :, None], k_length),
             numbers=numbers,
             diagonals=diagonals,
             q_positions=self._positions(primals.q_positions, q_length),
@@ -201,13 +201,10 @@ class Call:
         )
 
     def _padded_rows(self, rows: Rows) -> Rows:
-        """Return the rows for the backward pass as the kernels read them, `(N, H, T, D)` and `(N, H, T)`."""
-        n, key_heads, group, t, d = rows.d_output.shape
-        heads = key_heads * group
-        extra, width = self.lengths[0] - t, _padded_size(d)
-        pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
-        d_output = jnp.pad(rows.d_output.reshape(n, heads, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
-        return Rows(d_output, pad(rows.lse), pad(rows.mean))
+        """Return the rows for the backward pass as the kernels read them, `(N, T, H, D)` and `(N, H, T)`."""
+        n, key_heads, group, t, _ = rows.d_output.shape
+        pad = lambda x: jnp.pad(x.reshape(n, key_heads * group, t), ((0, 0), (0, 0), (0, self.lengths[0] - t)))
+        return Rows(_tokens_first(rows.d_output, self.lengths[0]), pad(rows.lse * LOG2_E), pad(rows.mean))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""
@@ -257,6 +254,16 @@ def _summed(gradients: tuple[Array, ...], positions: tuple[Array, ...]) -> tuple
     """Return gradients of positions `(N, T)` on each axis, summed over the batch where positions are `(1, T)`."""
     axes = zip(gradients, positions, strict=True)
     return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in axes)
+
+
+def _tokens_first(x: Float[Array, "N K G T D"], length: int) -> Float[Array, "N P H E"]:
+    """Return one side of attention with tokens before heads, as callers have it, padded to P = `length` tokens.
+
+    XLA cancels this against the move of the heads before the tokens, so that neither is made.
+    """
+    n, key_heads, group, t, d = x.shape
+    x = jnp.moveaxis(x, 3, 1).reshape(n, t, key_heads * group, d)
+    return jnp.pad(x, ((0, 0), (0, length - t), (0, 0), (0, _padded_size(d) - d)))
 
 
 def _padded_size(size: int) -> int:

@@ -15,7 +15,18 @@ from jaxtyping import Array, Float
 
 from pejax._attention.gpu.deprecation import KernelParams
 from pejax._attention.gpu.gpu_block_masks import TokenRows
-from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_tokens
+from pejax._attention.gpu.gpu_math import LOG2_E, exp2
+from pejax._attention.gpu.gpu_tile import (
+    Inputs,
+    Place,
+    Plan,
+    dot,
+    exponentials,
+    logit_scale,
+    scores,
+    scores_gradient,
+    tile_tokens,
+)
 from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._ops.varying import shape_varying, varying_axes
@@ -71,13 +82,14 @@ def loop(inputs: Inputs, n: Array, block: Array, count: int, step: Callable, car
 
 
 def load_block(ref: Any, n: Array, head: Array, block: Array, size: int) -> Array:
-    """Load the rows of one block of one head."""
-    return ref[n, head, pl.ds(block * size, size)]
+    """Load the rows of one block of one head, of an array `(N, T, H, D)`."""
+    return ref[n, pl.ds(block * size, size), head]
 
 
-def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[Array, "N H T"]]:
+def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[Array, "N H T"]]:
     """Return the output and each query's log-sum-exp."""
-    (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
+    (n, length, heads, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
+    unit = logit_scale(plan, inputs)
 
     def kernel(inputs: Inputs, o_ref: Any, lse_ref: Any) -> None:
         reverse, head, n = (pl.program_id(axis) for axis in range(3))
@@ -93,8 +105,9 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
             tile = scores(plan, inputs, place, products, *tile_tokens(plan, inputs, place), masked)
             new_max = jnp.maximum(row_max, jnp.max(tile.logits, axis=1))
             finite_max = jnp.where(new_max == -jnp.inf, 0.0, new_max)
+            weights = exponentials(plan, inputs, tile.logits, (unit * LOG2_E * finite_max)[:, None])
             # All sums so far are relative to the maximum so far: they shrink where the tile has a larger one.
-            weights, shrink = jnp.exp(tile.logits - finite_max[:, None]), jnp.exp(row_max - finite_max)
+            shrink = exp2(unit * LOG2_E * (row_max - finite_max), plan.inline)
             total = total * shrink + jnp.sum(weights, axis=1)  # before dropout, which does not change the divisor
             weights = weights if tile.keep is None else weights * tile.keep
             tile_sums = dot(plan, weights.astype(q.dtype), load_block(inputs.v, n, key_head, j, k_size))
@@ -105,11 +118,12 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N H T D"], Float[
         row_max, total, value_sums = loop(inputs, n, i, plan.counts[1], step, carry)
         sees_nothing = total == 0
         divisor = jnp.where(sees_nothing, 1.0, total)
-        o_ref[n, head, pl.ds(i * q_size, q_size)] = (value_sums / divisor[:, None]).astype(q.dtype)
-        lse_ref[n, head, pl.ds(i * q_size, q_size)] = jnp.where(sees_nothing, -jnp.inf, row_max + jnp.log(divisor))
+        o_ref[n, pl.ds(i * q_size, q_size), head] = (value_sums / divisor[:, None]).astype(q.dtype)
+        lse = unit * row_max + jnp.log(divisor)
+        lse_ref[n, head, pl.ds(i * q_size, q_size)] = jnp.where(sees_nothing, -jnp.inf, lse)
 
     outputs = (
-        jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype),
+        jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype),
         jax.ShapeDtypeStruct((n, heads, length), jnp.float32),
     )
     return call(plan, kernel, (plan.counts[0], heads, n), outputs, inputs, name="forward")
@@ -137,7 +151,7 @@ class QueryBlock(NamedTuple):
     Attributes:
         q: the queries, `(size, D)`.
         d_output: gradient of the output, `(size, D)`.
-        lse: log-sum-exp of each query, 0 for -inf; `(size, 1)`, or `(1, size)` if the tile is transposed.
+        lse: log-sum-exp of each query over ln 2, 0 for -inf; `(size, 1)`, or `(1, size)` if the tile is transposed.
         mean: `Rows.mean` of each query, in the shape of `lse`.
     """
 
@@ -149,7 +163,8 @@ class QueryBlock(NamedTuple):
 
 def load_query_block(inputs: Inputs, rows: Rows, place: Place, size: int) -> QueryBlock:
     """Load one block of queries; lse and mean get an axis that broadcasts over the keys of the tile."""
-    q, d_output, lse, mean = (load_block(x, place.n, place.head, place.i, size) for x in (inputs.q, *rows))
+    q, d_output = (load_block(x, place.n, place.head, place.i, size) for x in (inputs.q, rows.d_output))
+    lse, mean = (x[place.n, place.head, pl.ds(place.i * size, size)] for x in (rows.lse, rows.mean))
     with_key_axis = lambda x: x[None, :] if place.transposed else x[:, None]
     return QueryBlock(q, d_output, with_key_axis(lse), with_key_axis(mean))
 
@@ -172,12 +187,13 @@ def tile_gradients(
     products, d_weights = (dot(plan, *pair, b_transposed=True) for pair in factors)
     tokens = tile_tokens(plan, inputs, place)
     tile = scores(plan, inputs, place, products, *tokens, masked)
-    return TileGradients(*scores_gradient(tile, queries.lse, d_weights, queries.mean), tokens)
+    weights = exponentials(plan, inputs, tile.logits, queries.lse)
+    return TileGradients(*scores_gradient(tile, weights, d_weights, queries.mean), tokens)
 
 
-def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H T D"]:
+def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T H D"]:
     """Return the gradient of q."""
-    (n, heads, length, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
+    (n, _, heads, dim), (q_size, k_size) = inputs.q.shape, plan.blocks
 
     def kernel(inputs: Inputs, rows: Rows, dq_ref: Any) -> None:
         reverse, head, n = (pl.program_id(axis) for axis in range(3))
@@ -191,15 +207,15 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N H
             return d_q + dot(plan, gradients.d_scores.astype(k.dtype), k)
 
         d_q = loop(inputs, n, i, plan.counts[1], step, jnp.zeros((q_size, dim), jnp.float32))
-        dq_ref[n, head, pl.ds(i * q_size, q_size)] = (d_q * plan.options.scale).astype(dq_ref.dtype)
+        dq_ref[n, pl.ds(i * q_size, q_size), head] = (d_q * plan.options.scale).astype(dq_ref.dtype)
 
-    output = jax.ShapeDtypeStruct((n, heads, length, dim), inputs.q.dtype)
+    output = jax.ShapeDtypeStruct(inputs.q.shape, inputs.q.dtype)
     return call(plan, kernel, (plan.counts[0], heads, n), output, inputs, rows, name="query_gradients")
 
 
 def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
-    """Return the gradients of k and v, `(N, K, S, D)`, and of the key bias where there is one, `(N, H, S)`."""
-    (n, key_heads, length, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
+    """Return the gradients of k and v, `(N, S, K, D)`, and of the key bias where there is one, `(N, H, S)`."""
+    (n, _, key_heads, dim), (q_size, k_size) = inputs.k.shape, plan.blocks
     biases = [] if inputs.key_bias is None else [inputs.key_bias]
 
     def kernel(inputs: Inputs, rows: Rows, dk_ref: Any, dv_ref: Any, *d_bias_refs: Any) -> None:
@@ -228,9 +244,9 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Sequence[Array]:
 
         zeros = jnp.zeros((k_size, dim), jnp.float32)
         d_k, d_v = lax.fori_loop(0, plan.group, head_step, (zeros, zeros))
-        dk_ref[n, key_head, pl.ds(j * k_size, k_size)] = (d_k * plan.options.scale).astype(dk_ref.dtype)
-        dv_ref[n, key_head, pl.ds(j * k_size, k_size)] = d_v.astype(dv_ref.dtype)
+        dk_ref[n, pl.ds(j * k_size, k_size), key_head] = (d_k * plan.options.scale).astype(dk_ref.dtype)
+        dv_ref[n, pl.ds(j * k_size, k_size), key_head] = d_v.astype(dv_ref.dtype)
 
-    output = jax.ShapeDtypeStruct((n, key_heads, length, dim), inputs.k.dtype)
+    output = jax.ShapeDtypeStruct(inputs.k.shape, inputs.k.dtype)
     outputs = [output, output, *(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in biases)]
     return call(plan, kernel, (plan.counts[1], key_heads, n), outputs, inputs, rows, name="key_gradients")

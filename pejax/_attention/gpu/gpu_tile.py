@@ -17,6 +17,7 @@ from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.gpu_block_masks import TokenRows
+from pejax._attention.gpu.gpu_math import LOG2_E, exp2, multiply_add
 from pejax._attention.kernels.elementwise import Elementwise
 from pejax._ops.relative import difference
 
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
         one_dropout: whether all examples and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
+        inline: whether to use instructions of NVIDIA's GPUs that Pallas has no name for (`gpu_math`).
     """
 
     options: Options
@@ -41,6 +43,7 @@ class Plan(NamedTuple):
     bias: Elementwise | None = None
     one_dropout: bool = False
     interpret: bool = False
+    inline: bool = False
 
     def with_blocks(self, blocks: tuple[int, int]) -> "Plan":
         """Return the plan for tiles of another size."""
@@ -67,9 +70,9 @@ class Inputs(NamedTuple):
             all tiles.
     """
 
-    q: Float[Array, "N H T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
+    q: Float[Array, "N T H D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
     q_tokens: TokenRows
     k_tokens: TokenRows
     numbers: tuple[Array, ...] = ()
@@ -96,7 +99,7 @@ class Scores(NamedTuple):
     """The logits of a tile, and two factors for their gradient, all in the shape of the tile.
 
     Attributes:
-        logits: logits after the cap, -inf where the query does not see the key.
+        logits: logits after the cap over `logit_scale`, -inf where the query does not see the key.
         cap_derivative: d logits / d (scale·q·k + bias). None = 1 everywhere.
         keep: factors by which dropout multiplies the weights. None = 1 everywhere.
     """
@@ -180,9 +183,12 @@ def scores(
         k_tokens: tokens of the keys.
         masked: whether the tile may have masked pairs; if not, no mask is computed.
     """
-    logits, cap_derivative, keep = plan.options.scale * products, None, None
+    scale, cap_derivative, keep = plan.options.scale, None, None
     bias = tile_bias(plan, inputs, place, q_tokens, k_tokens)
-    logits = logits if bias is None else logits + bias
+    if logit_scale(plan, inputs) != 1:
+        logits = products
+    else:
+        logits = scale * products if bias is None else multiply_add(products, scale, bias, plan.inline)
     if (cap := plan.options.soft_cap) is not None:
         tanh = jnp.tanh(logits / cap)
         logits, cap_derivative = keep_hidden(plan.options, logits, cap * tanh), 1 - tanh * tanh
@@ -197,6 +203,27 @@ def scores(
     if inputs.dropout_words is not None:
         keep = _keep(plan, inputs.dropout_words, place)
     return Scores(logits, cap_derivative, keep)
+
+
+def logit_scale(plan: Plan, inputs: Inputs) -> float:
+    """Return the factor between `Scores.logits` and the logits: that of q·k where nothing is added to it, else 1.
+
+    Maxima of logits are those of q·k only if it is positive.
+    """
+    alone = plan.bias is None and inputs.diagonals is None and inputs.key_bias is None
+    return plan.options.scale if alone and plan.options.soft_cap is None and plan.options.scale > 0 else 1.0
+
+
+def exponentials(plan: Plan, inputs: Inputs, logits: Array, shifts: Array) -> Array:
+    """Return e^(logits - shifts), as a power of two.
+
+    Args:
+        plan: static settings.
+        inputs: tell the unit of the logits.
+        logits: `Scores.logits` of a tile.
+        shifts: natural logarithms over ln 2; they broadcast to the tile.
+    """
+    return exp2(multiply_add(logits, logit_scale(plan, inputs) * LOG2_E, -shifts, plan.inline), plan.inline)
 
 
 def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
@@ -216,16 +243,15 @@ def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
     return factors.T if place.transposed else factors
 
 
-def scores_gradient(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:
+def scores_gradient(tile: Scores, weights: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:
     """Return the weights after dropout, and the gradients of scale·q·k + bias and of the logits after the cap.
 
     Args:
         tile: scores of the tile.
-        lse: log-sum-exp of each query, 0 for -inf, as a row or a column.
+        weights: weights of the tile before dropout.
         d_weights: gradient of the weights after dropout.
         mean: `Rows.mean` of each query, as a row or a column.
     """
-    weights = jnp.exp(tile.logits - lse)
     if tile.keep is not None:
         d_weights = d_weights * tile.keep
     d_logits = weights * (d_weights - mean)
