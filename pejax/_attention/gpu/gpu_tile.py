@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, UInt32
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-from pejax._attention.gpu.gpu_block_masks import TokenRows
+from pejax._attention.gpu.gpu_block_masks import Position, TokenRows
 from pejax._attention.gpu.gpu_math import LOG2_E, exp2, multiply_add
 from pejax._attention.kernels.elementwise import Elementwise
 from pejax._ops.relative import difference
@@ -31,6 +31,8 @@ class Plan(NamedTuple):
         counts: numbers of query blocks and of key blocks, after padding.
         group: number of query heads per key head.
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
+        far: whether there are tiles in which all pairs have one bias, the first or the last of `Inputs.diagonals`.
+        float_axes: number of position axes that it has gradients for.
         one_dropout: whether all examples and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
         inline: whether to use instructions of NVIDIA's GPUs that Pallas has no name for (`gpu_math`).
@@ -41,6 +43,8 @@ class Plan(NamedTuple):
     counts: tuple[int, int]
     group: int
     bias: Elementwise | None = None
+    far: bool = False
+    float_axes: int = 0
     one_dropout: bool = False
     interpret: bool = False
     inline: bool = False
@@ -66,8 +70,8 @@ class Inputs(NamedTuple):
         dropout_words: six numbers of 32 bits that dropout hashes: the two of the seed, and the indices of the first
             example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
-        spans: where each program's loop begins and ends, `(N, I, 4)` as `block_masks.spans` returns; None = it visits
-            all tiles.
+        spans: where each program's loops begin and end, `(N, I, 6)` as `spans` returns; None = it visits all tiles, and
+            all their pairs are visible.
     """
 
     q: Float[Array, "N T H D"]
@@ -85,7 +89,7 @@ class Inputs(NamedTuple):
 class Place(NamedTuple):
     """The place of a tile: example n, query head, block i of queries, block j of keys.
 
-    `transposed` says whether queries are its columns.
+    `transposed` says whether queries are its columns. `constant` is the bias of all its pairs; None = they may differ.
     """
 
     n: Array
@@ -93,6 +97,7 @@ class Place(NamedTuple):
     i: Array
     j: Array
     transposed: bool = False
+    constant: Array | None = None
 
 
 class Scores(NamedTuple):
@@ -134,7 +139,9 @@ def tile_tokens(plan: Plan, inputs: Inputs, place: Place) -> tuple[TokenRows, To
 
 def tile_bias(plan: Plan, inputs: Inputs, place: Place, q_tokens: TokenRows, k_tokens: TokenRows) -> Array | None:
     """Return the bias of a tile, 0 in pairs in which a token has no position. None = no bias."""
-    if inputs.diagonals is not None:
+    if place.constant is not None:
+        bias = jnp.broadcast_to(place.constant, plan.blocks[::-1] if place.transposed else plan.blocks)
+    elif inputs.diagonals is not None:
         q_size, k_size = plan.blocks
         q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
         k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
@@ -149,12 +156,27 @@ def tile_bias(plan: Plan, inputs: Inputs, place: Place, q_tokens: TokenRows, k_t
     return placed_only(bias, q_tokens, k_tokens)
 
 
+def end_biases(plan: Plan, inputs: Inputs, head: Array) -> tuple[Array, Array] | None:
+    """Return the bias of one head where keys are far before the query, and far after it; None = `Plan.far` is False."""
+    if not plan.far:
+        return None
+    last = sum(size * count for size, count in zip(plan.blocks, plan.counts, strict=True)) - 1
+    return inputs.diagonals[head, 0], inputs.diagonals[head, last]  # pyright: ignore[reportOptionalSubscript]
+
+
 def _computed_bias(
-    plan: Plan, numbers: list[Array], q_positions: tuple[Array, ...], k_positions: tuple[Array, ...]
+    plan: Plan, numbers: list[Array], q_positions: tuple[Position, ...], k_positions: tuple[Position, ...]
 ) -> Array:
-    """Return the elementwise bias of a tile from the positions of its queries and keys, one array per axis."""
-    relative = tuple(map(difference, q_positions, k_positions))
+    """Return the elementwise bias of a tile from the positions of its queries and keys, one per axis."""
+    relative = tuple(map(_distances, q_positions, k_positions))
     return plan.bias.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _distances(q: Position, k: Position) -> Array:
+    """Return key - query on one axis; the sum of two parts is the difference rounded once."""
+    if len(q) == 1:
+        return difference(q[0], k[0])
+    return (k[0] - q[0]) + (k[1] - q[1])
 
 
 def head_numbers(inputs: Inputs, place: Place) -> list[Array]:
@@ -267,12 +289,14 @@ def bias_gradient(
 
     Returns:
         The gradients of `Inputs.numbers`, one number each, and of the positions of queries and of keys, one array per
-        axis in the shape of `TokenRows.positions`; () for integer positions, which have no gradient.
+        axis in their shape; () for integer positions, which have no gradient.
     """
     numbers, d_scores = head_numbers(inputs, place), placed_only(d_scores, q_tokens, k_tokens)
     positions = q_tokens.positions, k_tokens.positions
-    if q_tokens.positions and jnp.issubdtype(q_tokens.positions[0].dtype, jnp.floating):
+    if plan.float_axes:
         _, pullback = jax.vjp(functools.partial(_computed_bias, plan), numbers, *positions)
-        return pullback(d_scores)
+        d_numbers, *sides = pullback(d_scores)
+        d_q, d_k = (tuple(part for (part,) in side) for side in sides)
+        return d_numbers, d_q, d_k
     _, pullback = jax.vjp(lambda numbers: _computed_bias(plan, numbers, *positions), numbers)
     return *pullback(d_scores), (), ()

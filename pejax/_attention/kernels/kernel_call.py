@@ -73,11 +73,14 @@ class Rows(NamedTuple):
         d_output: gradient of the output, in the queries' type.
         lse: log-sum-exp, 0 where it is -inf.
         mean: Σ_d d_output·output - d_lse: the mean gradient of the row's weights, weighted by them, minus d_lse.
+        d_lse: gradient of the log-sum-exp, 0 where that is -inf: the sum of the row's gradients of `scale·q·k + bias`
+            where there is no soft cap.
     """
 
     d_output: Float[Array, "*N T D"]
     lse: Float[Array, "*N T"]
     mean: Float[Array, "*N T"]
+    d_lse: Float[Array, "*N T"]
 
 
 class Call(Protocol):
@@ -149,7 +152,8 @@ def gradients(
     """Return the gradients of the inputs of `attend`, given its outputs and their cotangents."""
     (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
-    rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+    sees_nothing = jnp.isneginf(lse)
+    rows = Rows(d_output, jnp.where(sees_nothing, 0.0, lse), mean, jnp.where(sees_nothing, 0.0, d_lse))
 
     def run_way(way: Way, shift: Array) -> Primals:
         if way.name == "blockwise":
