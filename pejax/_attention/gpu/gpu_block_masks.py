@@ -20,13 +20,16 @@ Position: TypeAlias = tuple[Array, ...]
 class TokenRows(NamedTuple):
     """The fields of `TokenPositions` that a call needs, for queries or keys; None or () = not needed.
 
-    N is 1 if all sequences share a field. Inside a kernel, each field holds one block, as a row or a column.
+    N is 1 if all sequences share a field. Inside a kernel, each field holds one block, as a row or a column. `slots`
+    are those of the positions (`slots_of`), and `place` is where each token was before it moved to its slot.
     """
 
     order: Int[Array, "N T"] | None = None
     segment_ids: Int[Array, "N T"] | None = None
     has_position: Int[Array, "N T"] | None = None
     positions: tuple[Position, ...] = ()
+    slots: Int[Array, "1 T"] | None = None
+    place: Int[Array, "1 T"] | None = None
 
 
 def are_masks_known(options: Options, layout: Layout, operands: Operands) -> bool:

@@ -30,11 +30,13 @@ from pejax._attention.gpu.gpu_block_masks import (
     tiles,
 )
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_line import on_line
 from pejax._attention.gpu.gpu_math import LOG2_E
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
 from pejax._attention.kernels.constant_ends import Ends, constant_ends
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
+from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
 from pejax._ops.compile_time import computed_now
 from pejax._record.encoding import Params
 
@@ -104,6 +106,7 @@ class Call:
             group=q.shape[2],
             bias=self.way.bias,
             far=self._ends != (0, 0),
+            slots=slot_count(self._box) if self.way.name == "slots" else 0,
             float_axes=0 if integers else position_axes(self.static.layout, self.operands),
             one_dropout=self.static.layout.one_dropout,
             interpret=self.static.interpret,
@@ -139,7 +142,20 @@ class Call:
         rows = _computed(in_order, lambda: bias_rows(layout, self.operands, self.lengths, self.way.bias))
         sides = zip(self._mask_rows, rows, strict=True)
         q, k = (masks._replace(has_position=x.has_position, positions=x.positions) for masks, x in sides)
+        if self.way.name == "slots":
+            q, k = q._replace(slots=self._slots(0)), k._replace(slots=self._slots(1))
         return q, k
+
+    def _slots(self, side: int) -> Int[Array, "1 P"]:
+        """Return the slots of the queries (0) or of the keys (1), padded."""
+        tokens = (self.operands.q_tokens, self.operands.k_tokens)[side]
+        slots = slots_of(self._box, tokens.positions)[None]
+        return jnp.pad(slots, ((0, 0), (0, self.lengths[side] - slots.shape[1])))
+
+    @property
+    def _box(self) -> Box:
+        """The range of the positions on each axis, where they have slots."""
+        return self.static.layout.box or ()
 
     @functools.cached_property
     def _mask_rows(self) -> tuple[TokenRows, TokenRows]:
@@ -205,8 +221,10 @@ class Call:
         for_each_head = lambda f: jax.vmap(lambda params: f({**primals.shared, **params}), axis_size=heads)(per_head)
         if bias is not None:
             return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
-        offsets = self._offsets() + self.shift
-        return (), for_each_head(lambda params: distance.func(params, offsets).astype(jnp.float32))
+        relative = self._offsets() + self.shift
+        if self.way.name == "slots":
+            relative = jnp.asarray(slot_distances(self._box))
+        return (), for_each_head(lambda params: distance.func(params, relative).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""
@@ -262,7 +280,18 @@ class Call:
         visible = all_tiles(plan.counts) if visible is None else visible
         return visible._replace(near=near_tiles(self._ends, plan.blocks, plan.counts))
 
-    def _derived_end(self, plan: Plan) -> Ends:
+    def _diagonal_gradients(self, plan: Plan, padded: PaddedPrimals, rows: Rows) -> Float[Array, "H R"]:
+        """Return the gradient of `diagonals`."""
+        size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
+        plan = plan.with_blocks((size, size))
+        if not plan.slots:
+            return diagonal_gradients(plan, self._inputs(plan, padded, "diagonals"), rows, self._derived_end())
+        lengths = self.operands.q.shape[3], self.operands.k.shape[2]
+        line = on_line(plan, self._inputs(plan, padded), rows, lengths)
+        padding = size * line.plan.counts[0] - plan.slots
+        return diagonal_gradients(*line, Ends(0, 0))[:, padding : padding + 2 * plan.slots - 1]
+
+    def _derived_end(self) -> Ends:
         """Return the end of the diagonals whose gradient follows from those of the others, as `diagonal_gradients`."""
         q_tokens, _ = self.tokens
         if self.static.options.soft_cap is not None or q_tokens.has_position is not None:
@@ -289,10 +318,7 @@ class Call:
         if padded.q_positions:
             k_positions = bias_gradients_by_keys(plan, key_inputs, rows)
         if padded.diagonals is not None:
-            size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
-            square_plan = plan.with_blocks((size, size))
-            inputs = self._inputs(square_plan, padded, "diagonals")
-            diagonals = diagonal_gradients(square_plan, inputs, rows, self._derived_end(square_plan))
+            diagonals = self._diagonal_gradients(plan, padded, rows)
         return PaddedPrimals(
             q=query_gradients(plan, query_inputs, rows),
             k=d_k,

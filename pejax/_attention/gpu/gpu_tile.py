@@ -32,6 +32,7 @@ class Plan(NamedTuple):
         group: number of query heads per key head.
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
         far: whether there are tiles in which all pairs have one bias, the first or the last of `Inputs.diagonals`.
+        slots: number of slots where `Inputs.diagonals` are differences of slots.
         float_axes: number of position axes that it has gradients for.
         one_dropout: whether all examples and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     group: int
     bias: Elementwise | None = None
     far: bool = False
+    slots: int = 0
     float_axes: int = 0
     one_dropout: bool = False
     interpret: bool = False
@@ -66,7 +68,8 @@ class Inputs(NamedTuple):
         q_tokens: tokens of the queries.
         k_tokens: tokens of the keys.
         numbers: parameters of the bias that is computed in tiles: arrays `(H,)`, one number per head.
-        diagonals: bias of each diagonal, at index `j - i + T - 1`; R = T + S, both padded.
+        diagonals: bias of each diagonal, at index `j - i + T - 1`; R = T + S, both padded. Where tokens have slots,
+            bias of each difference of two slots.
         dropout_words: six numbers of 32 bits that dropout hashes: the two of the seed, and the indices of the first
             example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
@@ -142,18 +145,25 @@ def tile_bias(plan: Plan, inputs: Inputs, place: Place, q_tokens: TokenRows, k_t
     if place.constant is not None:
         bias = jnp.broadcast_to(place.constant, plan.blocks[::-1] if place.transposed else plan.blocks)
     elif inputs.diagonals is not None:
-        q_size, k_size = plan.blocks
-        q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
-        k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
-        if place.transposed:
-            q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
-            k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
-        bias = inputs.diagonals[place.head, k_index - q_index + (plan.counts[0] * q_size - 1)]
+        bias = inputs.diagonals[place.head, _differences(plan, place, q_tokens, k_tokens)]
     elif plan.bias is not None:
         bias = _computed_bias(plan, head_numbers(inputs, place), q_tokens.positions, k_tokens.positions)
     else:
         return None
     return placed_only(bias, q_tokens, k_tokens)
+
+
+def _differences(plan: Plan, place: Place, q_tokens: TokenRows, k_tokens: TokenRows) -> Array:
+    """Return the index in `Inputs.diagonals` of each pair: its difference j - i, or of slots, minus the lowest."""
+    q_size, k_size = plan.blocks
+    if q_tokens.slots is not None and k_tokens.slots is not None:
+        return k_tokens.slots - q_tokens.slots + (plan.slots - 1)
+    q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
+    k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
+    if place.transposed:
+        q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
+        k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
+    return k_index - q_index + (plan.counts[0] * q_size - 1)
 
 
 def end_biases(plan: Plan, inputs: Inputs, head: Array) -> tuple[Array, Array] | None:
@@ -223,7 +233,7 @@ def scores(
     mask = all_of(pair_masks(plan.options, orders, segments)) if masked else None
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.dropout_words is not None:
-        keep = _keep(plan, inputs.dropout_words, place)
+        keep = _keep(plan, inputs.dropout_words, place, (q_tokens.place, k_tokens.place))
     return Scores(logits, cap_derivative, keep)
 
 
@@ -248,8 +258,11 @@ def exponentials(plan: Plan, inputs: Inputs, logits: Array, shifts: Array) -> Ar
     return exp2(multiply_add(logits, logit_scale(plan, inputs) * LOG2_E, -shifts, plan.inline), plan.inline)
 
 
-def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
-    """Return 1 / (1 - rate) for the pairs that dropout keeps, else 0."""
+def _keep(plan: Plan, dropout_words: Any, place: Place, places: tuple[Array | None, Array | None]) -> Array:
+    """Return 1 / (1 - rate) for the pairs that dropout keeps, else 0.
+
+    `places` are those of queries and keys which moved to their slots.
+    """
     zero = jnp.uint32(0)
     batch, head = (
         (zero, zero)
@@ -257,11 +270,11 @@ def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
         else (x.astype(jnp.uint32) + dropout_words[i] for x, i in ((place.n, 2), (place.head, 3)))
     )
     dropout = Dropout((dropout_words[0], dropout_words[1]), batch, head, dropout_words[4], dropout_words[5])  # pyright: ignore[reportArgumentType]
-    indices = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
+    in_order = lambda block, size: block * size + lax.iota(jnp.int32, size)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
-    factors = jnp.where(
-        keep_pairs(dropout, indices(place.i, q_size), indices(place.j, k_size), rate), 1 / (1 - rate), 0.0
-    )
+    indices = in_order(place.i, q_size), in_order(place.j, k_size)
+    indices = (x if moved is None else moved.reshape(-1) for x, moved in zip(indices, places, strict=True))
+    factors = jnp.where(keep_pairs(dropout, *(x.astype(jnp.uint32) for x in indices), rate), 1 / (1 - rate), 0.0)
     return factors.T if place.transposed else factors
 
 
