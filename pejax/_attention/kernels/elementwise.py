@@ -35,6 +35,8 @@ CHEAP = frozenset(
     | {"lt", "max", "min", "mul", "ne", "neg", "not", "or", "select_n", "sign", "square", "stop_gradient", "sub", "xor"}
 )
 """Operations of one or two instructions."""
+MOST_CHEAP = 8
+"""Number of them that is still cheaper than a lookup."""
 COSTLY = frozenset(
     {"atan2", "ceil", "cos", "div", "erf", "exp", "exp2", "expm1", "floor", "log", "log1p", "logistic", "pow", "rem"}
     | {"round", "rsqrt", "sin", "sqrt", "tan", "tanh"}
@@ -54,7 +56,7 @@ class Elementwise(NamedTuple):
     Attributes:
         outside: `params -> numbers`, the numbers that `inside` reads.
         inside: `(numbers, one array of distances per axis) -> bias` in the shape of the distances.
-        cheap: whether `inside` takes only a few instructions per element.
+        cheap: whether `inside` takes fewer instructions per element than a lookup.
         takes_floats: whether `inside` takes whole distances as float32, too, rounded once: a GPU is slow with integers.
     """
 
@@ -144,12 +146,13 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
     numbers = jax.eval_shape(outside, params)
     tiles = lambda dtype: tuple(jax.ShapeDtypeStruct((16, 16), dtype) for _ in range(axes))
     jax.eval_shape(inside, numbers, tiles(dtype))
+    operations = len(costs)
     try:
         jax.eval_shape(inside, numbers, tiles(jnp.float32))
         takes_floats = True
     except NotImplementedError:
         takes_floats = False
-    return Elementwise(outside, inside, not any(costs), takes_floats)
+    return Elementwise(outside, inside, not any(costs) and operations <= MOST_CHEAP, takes_floats)
 
 
 def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> ClosedJaxpr:

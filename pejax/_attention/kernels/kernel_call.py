@@ -206,8 +206,9 @@ def ways_to_bias(
         if not lookup:
             raise
         return lookup
-    tile = Way("tile", bias)
-    return (lookup[0], tile) if lookup == DIAGONALS and not bias.cheap else (tile,)
+    if bias.cheap or not lookup:
+        return (Way("tile", bias),)
+    return lookup if lookup == SLOTS else (lookup[0], Way("tile", bias))
 
 
 def position_axes(layout: Layout, operands: Operands) -> int:
