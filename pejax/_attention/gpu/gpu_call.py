@@ -18,7 +18,12 @@ from pejax._attention.gpu.gpu_bias_gradients import (
     bias_gradients_by_queries,
     diagonal_gradients,
 )
-from pejax._attention.gpu.gpu_block_masks import (
+from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_line import on_line
+from pejax._attention.gpu.gpu_math import LOG2_E
+from pejax._attention.gpu.gpu_tile import Inputs, Plan
+from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
+from pejax._attention.kernels.block_masks import (
     Tiles,
     TokenRows,
     all_tiles,
@@ -29,11 +34,6 @@ from pejax._attention.gpu.gpu_block_masks import (
     spans,
     tiles,
 )
-from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
-from pejax._attention.gpu.gpu_line import on_line
-from pejax._attention.gpu.gpu_math import LOG2_E
-from pejax._attention.gpu.gpu_tile import Inputs, Plan
-from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
 from pejax._attention.kernels.constant_ends import Ends, constant_ends
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of

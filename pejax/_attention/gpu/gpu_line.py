@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from pejax._attention.gpu.gpu_block_masks import TokenRows, all_tiles, spans, tiles
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
+from pejax._attention.kernels.block_masks import TokenRows, all_tiles, spans, tiles
 from pejax._attention.kernels.kernel_call import Rows
 
 
