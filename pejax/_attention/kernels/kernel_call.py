@@ -1,15 +1,18 @@
 """One call of hand-written kernels on any device: refusals, the ways of the bias into a tile, and gradients.
 
-A `bias` hook of pairs is run in every tile by kernels that can (`pairs`). A bias `distance(p_j - p_i)` gets into a tile in
-one of two ways:
+A bias `distance(p_j - p_i)` gets into a tile in one of three ways:
 
     tile        an elementwise bias is computed inside the kernel, tile by tile, for any positions on any axes.
     diagonals   any other bias, such as a table, is evaluated once per distance, O(T + S) numbers per head, and every
                 tile is cut from these. This requires `p_j - p_i = j - i + shift` for every two tokens of one segment
                 that have a position: a sequence, packed sequences, queries that follow cached keys.
+    slots       so is a bias on a grid, whose vector has a number for each difference of two positions (`slots`). This
+                requires positions that are known where the call is traced.
 
-Whether the positions allow diagonals is known only at run time. If they do not, the same program computes the bias in
-every tile, or attends without kernels.
+A `bias` hook of pairs is run in every tile, by kernels that can (`pairs`).
+
+Whether the positions allow diagonals may be known only at run time. If they do not, the same program computes the bias
+in every tile, or attends without kernels.
 """
 
 import functools
@@ -27,12 +30,15 @@ from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.elementwise import Elementwise, cut
+from pejax._calls.hook_calls import hook_name
 from pejax._ops.remat import name_for_remat
 from pejax._record.encoding import Params
 from pejax._tokens.positions import TokenPositions
 
 Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
 """The output in q's type, and the log-sum-exps."""
+
+WAY_OUT = 'implementation="blockwise" takes any hook'
 
 
 class Static(NamedTuple):
@@ -59,8 +65,9 @@ class Primals(NamedTuple):
 class Way(NamedTuple):
     """How the call obtains its bias; `bias` is set for "tile", and `pairs` for "pairs", as the device needs it.
 
-    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "pairs": a `bias` hook
-    run in each tile; "blockwise": the call runs `Kernels.blockwise` in place of kernels.
+    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "slots": looked up by
+    the difference of slots; "pairs": a `bias` hook run in each tile; "blockwise": the call runs `Kernels.blockwise` in
+    place of kernels.
     """
 
     name: str
@@ -75,11 +82,14 @@ class Rows(NamedTuple):
         d_output: gradient of the output, in the queries' type.
         lse: log-sum-exp, 0 where it is -inf.
         mean: Σ_d d_output·output - d_lse: the mean gradient of the row's weights, weighted by them, minus d_lse.
+        d_lse: gradient of the log-sum-exp, 0 where that is -inf: the sum of the row's gradients of `scale·q·k + bias`
+            where there is no soft cap.
     """
 
     d_output: Float[Array, "*N T D"]
     lse: Float[Array, "*N T"]
     mean: Float[Array, "*N T"]
+    d_lse: Float[Array, "*N T"]
 
 
 class Call(Protocol):
@@ -151,7 +161,8 @@ def gradients(
     """Return the gradients of the inputs of `attend`, given its outputs and their cotangents."""
     (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
-    rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+    sees_nothing = jnp.isneginf(lse)
+    rows = Rows(d_output, jnp.where(sees_nothing, 0.0, lse), mean, jnp.where(sees_nothing, 0.0, d_lse))
 
     def run_way(way: Way, shift: Array) -> Primals:
         if way.name == "blockwise":
@@ -170,15 +181,18 @@ def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Calla
     return lax.cond(exists, *(functools.partial(run_way, way) for way in ways), shift)
 
 
+DIAGONALS, SLOTS = (Way("diagonals"), Way("blockwise")), (Way("slots"),)
+
+
 def ways_to_bias(
-    static: Static, operands: Operands, *, diagonals: bool, most_numbers: int | None = None
+    static: Static, operands: Operands, *, lookup: tuple[Way, ...], most_numbers: int | None = None
 ) -> tuple[Way, ...]:
     """Return the ways in which kernels can obtain the bias, for `Kernels.ways`.
 
     Args:
         static: its layout says how many axes positions have.
         operands: hold the distance_bias hook, its parameters and the positions.
-        diagonals: whether the kernels can look up a bias of these operands by diagonals, if the positions allow it.
+        lookup: ways in which the kernels can look up a bias of these operands: `DIAGONALS`, `SLOTS` or none.
         most_numbers: how many numbers derived from parameters a tile can read; None = any number.
 
     Raises:
@@ -196,11 +210,12 @@ def ways_to_bias(
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
             raise NotImplementedError(f"the bias must read at most {most_numbers} numbers")
     except NotImplementedError:
-        if not diagonals:
+        if not lookup:
             raise
-        return Way("diagonals"), Way("blockwise")
-    tile = Way("tile", bias)
-    return (tile,) if bias.cheap or not diagonals else (Way("diagonals"), tile)
+        return lookup
+    if bias.cheap or not lookup:
+        return (Way("tile", bias),)
+    return lookup if lookup == SLOTS else (lookup[0], Way("tile", bias))
 
 
 def position_axes(layout: Layout, operands: Operands) -> int:
@@ -222,6 +237,11 @@ def primals_of(operands: Operands) -> Primals:
     return Primals(operands.q, operands.k, operands.v, shared, per_head, q_positions, k_positions, operands.key_bias)
 
 
+def of_pairs(operands: Operands) -> bool:
+    """Return whether the bias is that of a `bias` hook alone."""
+    return operands.shared.bias is not None and operands.shared.distance_bias is None
+
+
 def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs: bool = False) -> None:
     """Raise NotImplementedError for inputs that no kernel supports, ValueError if a mask needs a missing order.
 
@@ -233,10 +253,11 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs:
     """
     refuse_pair_arrays(operands)
     if operands.shared.relative_values is not None:
-        raise NotImplementedError("relative_values need a product of their own for every tile")
-    if operands.shared.bias is not None and operands.shared.distance_bias is None and not pairs:
-        why = "the kernels take a bias only from distance_bias, not from bias"
-        raise NotImplementedError(f'{why}; implementation="blockwise" takes both')
+        name = hook_name("relative_values", operands.shared.relative_values)
+        raise NotImplementedError(f"{name}: relative_values need a product of their own for every tile; {WAY_OUT}")
+    if of_pairs(operands) and not pairs:
+        name, rule = hook_name("bias", operands.shared.bias), "the kernels take a bias only from distance_bias"
+        raise NotImplementedError(f"{name}: {rule}; {WAY_OUT}")
     dtypes = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
     if len(dtypes) > 1 or dtypes[0] not in types:
         rule = f"q, k and v must all be {', '.join(types[:-1])} or {types[-1]}"

@@ -44,7 +44,6 @@ OPERATIONS = ELEMENTWISE | OF_CHANNELS
 
 TYPES = ("pvary", "pcast")
 """Operations that change the type of an array in `jax.shard_map`, and no number."""
-WAY_OUT = 'implementation="blockwise" takes any hook'
 
 
 class Program(NamedTuple):

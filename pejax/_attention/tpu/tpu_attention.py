@@ -11,8 +11,18 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
-from pejax._attention.kernels.pairs import WAY_OUT, prepare_pairs
+from pejax._attention.kernels.kernel_call import (
+    DIAGONALS,
+    WAY_OUT,
+    Kernels,
+    Static,
+    Way,
+    of_pairs,
+    position_axes,
+    primals_of,
+    ways_to_bias,
+)
+from pejax._attention.kernels.pairs import prepare_pairs
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 from pejax._attention.tpu.tpu_pairs import TilePairs
@@ -69,13 +79,8 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     if of_pairs(operands):
         return (Way("pairs", pairs=tile_pairs(static.layout, operands)),)
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
-    diagonals = fits and position_axes(static.layout, operands) == 1
-    return ways_to_bias(static, operands, diagonals=diagonals, most_numbers=tpu_tile.LANES)
-
-
-def of_pairs(operands: Operands) -> bool:
-    """Return whether the bias is that of a `bias` hook alone."""
-    return operands.shared.bias is not None and operands.shared.distance_bias is None
+    lookup = DIAGONALS if fits and position_axes(static.layout, operands) == 1 else ()
+    return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
 
 
 def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:

@@ -64,7 +64,7 @@ def channels_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for size in shape if size not in SIZES)
 
 
-def run(program: Program, load: Load, tile: Sequence[Array], sizes: tuple[int, int]) -> list[Array]:
+def run(program: Program, load: Load, tile: Sequence[Array], sizes: tuple[int, int], *, sums: bool) -> list[Array]:
     """Run a program on a tile; return its outputs as full arrays.
 
     Args:
@@ -72,6 +72,7 @@ def run(program: Program, load: Load, tile: Sequence[Array], sizes: tuple[int, i
         load: reads an operand.
         tile: its other inputs, arrays of the forms above.
         sizes: S and T.
+        sums: whether the program may sum over tokens: gradients do, a bias may not.
 
     Raises:
         NotImplementedError: an operation that kernels cannot run.
@@ -86,6 +87,9 @@ def run(program: Program, load: Load, tile: Sequence[Array], sizes: tuple[int, i
         values[variable] = _of_tile(shape_of(variable), variable.aval.dtype, array)
     read = lambda atom: _literal(atom) if isinstance(atom, Literal) else values[atom]
     for equation in jaxpr.eqns:
+        before, after = ({*"".join(map(kind_of, map(shape_of, side)))} for side in (equation.invars, equation.outvars))
+        if not (sums or before <= after):
+            raise NotImplementedError(f"combines tokens by {equation.primitive.name}: a pair must not depend on others")
         results = emitter.results(equation, [read(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
     return [emitter.whole(read(atom)) for atom in jaxpr.outvars]
@@ -556,7 +560,7 @@ class TilePairs:
         for equation in program.tile.eqns:
             shapes = [shape_of(x) for x in equation.outvars if kind_of(shape_of(x)) == "st"]
             self.most_parts = max([self.most_parts, *(math.prod(channels_of(shape)) for shape in shapes)])
-        return run(program, load, tile, TRIAL)
+        return run(program, load, tile, TRIAL, sums=program is not self.pairs.bias)
 
     def operands(self, name: str, numbers: list[Array]) -> dict[str, Array]:
         """Return the operands `(H, R, C)` of a program by name, from the numbers of all heads."""
@@ -576,7 +580,7 @@ class TilePairs:
             data = refs[f"{name} {i} {form}"][0]
             return data != 0 if program.tile.invars[i].aval.dtype == bool else data
 
-        return run(program, load, tile, sizes)
+        return run(program, load, tile, sizes, sums=program is not self.pairs.bias)
 
 
 PROGRAMS = ("bias", "query_gradients", "key_gradients")
