@@ -117,6 +117,10 @@ class Kernels(NamedTuple):
     call: Callable[[Static, Way, Operands, Int[Array, ""]], Call]
     blockwise: Callable[[Static, Operands, Primals], Outputs]
 
+    def names_of_ways(self, options: Options, layout: Layout, operands: Operands) -> tuple[str, ...]:
+        """Return the names of the ways, of which the first that the positions allow is taken."""
+        return tuple(way.name for way in self.ways(Static(options, layout, interpret=True), operands))
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def attention(kernels: Kernels, static: Static, primals: Primals, operands: Operands) -> Outputs:

@@ -112,7 +112,9 @@ class Call:
 
     def _of_pairs(self, primals: Primals, program: str) -> dict[str, Array]:
         """Return the operands of a program of the `bias` hook."""
-        return {} if self._pairs is None else self._pairs.operands(program, self._numbers_of_pairs(primals))
+        if self._pairs is None:
+            return {}
+        return self._pairs.operands(program, self._numbers_of_pairs(primals), math.prod(primals.q.shape[1:3]))
 
     def _d_bias(self, bias: dict[str, Array], gradients: list[Array]) -> dict[str, Array]:
         """Return the gradient of `bias` from what the kernel found for each example, one array or none."""

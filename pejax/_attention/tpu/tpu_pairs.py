@@ -562,11 +562,11 @@ class TilePairs:
             self.most_parts = max([self.most_parts, *(math.prod(channels_of(shape)) for shape in shapes)])
         return run(program, load, tile, TRIAL, sums=program is not self.pairs.bias)
 
-    def operands(self, name: str, numbers: list[Array]) -> dict[str, Array]:
+    def operands(self, name: str, numbers: list[Array], heads: int) -> dict[str, Array]:
         """Return the operands `(H, R, C)` of a program by name, from the numbers of all heads."""
         if name not in self._forms:
             return {}
-        arrays, results = jax.vmap(getattr(self.pairs, name).outside)(numbers), {}
+        arrays, results = jax.vmap(getattr(self.pairs, name).outside, axis_size=heads)(numbers), {}
         for i, form in self._forms[name]:
             array = arrays[i].astype(jnp.int32 if arrays[i].dtype == bool else _kept(arrays[i].dtype))
             results[f"{name} {i} {form}"] = array.reshape(len(array), *form_shape(array.shape[1:], form))
