@@ -92,7 +92,7 @@ def prepare_pairs(
         varying: the axes of the mesh over which parameters and tokens vary, in `jax.shard_map`.
 
     Raises:
-        NotImplementedError: a parameter has an axis of `QUERIES` or `KEYS`.
+        NotImplementedError: another operation than `OPERATIONS`, or a parameter with an axis of `QUERIES` or `KEYS`.
     """
     shape = lambda *sizes, dtype=jnp.float32: jax.ShapeDtypeStruct(sizes, dtype)
     on_axes = () if axes == 1 else (axes,)
@@ -124,6 +124,9 @@ def prepare_pairs(
         """Return the program of a function of the numbers and of the inputs of a tile, its rules applied."""
         axes = [*split.varying, *[varying] * len(tile)]
         parts = _split(_flat(lambda x: function(x[0], *x[1]), _enter_all, (numbers, tile), axes), len(numbers))
+        for equation in parts.tile.eqns:
+            if (name := equation.primitive.name) not in OPERATIONS and name not in TYPES:
+                raise NotImplementedError(f"does {name} to tokens")
         return Program(parts.outside, parts.tile)
 
     def pull(numbers: list[Array], tokens: list[Array], d_bias: Array, which: str) -> Any:
@@ -139,12 +142,13 @@ def prepare_pairs(
             return jax.vjp(functools.partial(of, floats), tokens[1:2])[1](d_bias)
         return jax.vjp(of, floats, tokens[:1] if reads_q else [])[1](d_bias)
 
+    bias = program(lambda numbers, *tile: whole(*numbers, *tile), *tokens)  # refuses what has no derivatives, first
     d_bias = shape(QUERIES, KEYS)
     gradient = lambda which: program(lambda numbers, *tile: pull(numbers, [*tile[:4]], tile[4], which), *tokens, d_bias)
     return Pairs(
         outside=lambda params: split.outside(jax.tree.leaves(params)),
         learned=learned,
-        bias=program(lambda numbers, *tile: whole(*numbers, *tile), *tokens),
+        bias=bias,
         query_gradients=gradient("q") if reads_q or learned else None,
         key_gradients=gradient("k") if reads_k else None,
         reads_q=reads_q,

@@ -23,7 +23,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, OPERATIONS, QUERIES, TYPES, Pairs, Program, shape_of
+from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, QUERIES, TYPES, Pairs, Program, shape_of
 
 BLOCK = 256
 """Largest number of queries, and of keys, in a tile, where no value of a pair has channels."""
@@ -155,8 +155,6 @@ class _Emitter:
         shapes, dtypes = zip(*((shape_of(x), x.aval.dtype) for x in equation.outvars), strict=True)
         if name in TYPES:
             return [operands[0]]
-        if name not in OPERATIONS:
-            raise NotImplementedError(f"does {name} to tokens")
         if any(shape.count(size) > 1 for shape in shapes for size in SIZES):
             raise NotImplementedError(f"pairs queries with queries or keys with keys, by {name}")
         if any(math.prod(channels_of(shape)) > self.most(shape) for shape in shapes):
@@ -205,7 +203,7 @@ class _Emitter:
                 return [grid[cuts].ravel()]
         raise NotImplementedError(f"does {name} along the tokens")
 
-    def broadcast(self, value: Any, shape: tuple[int, ...], dims: Sequence[int]) -> Value:
+    def broadcast(self, value: Any, shape: tuple[int, ...], dims: Sequence[Any]) -> Value:
         """Return a value with another shape, its axis i at `dims[i]`."""
         grid = _numbered(value.shape).transpose(np.argsort(dims))
         sizes = [1] * len(shape)
@@ -259,7 +257,7 @@ class _Emitter:
             return data.T
         raise NotImplementedError("rearranges sums over tokens")
 
-    def data(self, value: Any) -> Array:
+    def data(self, value: Any) -> Any:
         """Return the data of a value; of an operand, as that of a value without tokens."""
         if not isinstance(value, Operand):
             return value.data
@@ -281,7 +279,7 @@ class _Emitter:
         alike = [x if x.shape == shape else self.broadcast(x, shape, range(len(x.shape))) for x in operands]
         return Value(shape, dtype, _map(apply, *map(self.data, alike)))
 
-    def reduce(self, name: str, value: Any, axes: Sequence[int]) -> Value:
+    def reduce(self, name: str, value: Any, axes: Sequence[Any]) -> Value:
         """Reduce channels first, then keys, then queries."""
         combine, shape = REDUCTIONS[name], value.shape
         tokens = [shape[axis] for axis in axes if shape[axis] in SIZES]
@@ -293,7 +291,7 @@ class _Emitter:
         rest = tuple(size for axis, size in enumerate(shape) if axis not in axes)
         return value._replace(shape=rest)
 
-    def reduce_channels(self, name: str, value: Any, axes: tuple[int, ...]) -> Value:
+    def reduce_channels(self, name: str, value: Any, axes: tuple[Any, ...]) -> Value:
         """Reduce axes of channels."""
         kept = tuple(size for axis, size in enumerate(value.shape) if axis not in axes)
         grid = np.moveaxis(_numbered(value.shape), axes, range(len(axes)))
@@ -318,7 +316,7 @@ class _Emitter:
         sums = [jnp.sum(x, axis=axis, keepdims=True) for x in value.data.ravel()]
         return Value(shape, value.dtype, _packed(sums, 1 - (kind_of(shape) == "t")))
 
-    def full(self, value: Value) -> Value:
+    def full(self, value: Any) -> Value:
         """Return a value with all of its elements."""
         kind, count = kind_of(value.shape), math.prod(channels_of(value.shape))
         s, t = self.sizes[KEYS], self.sizes[QUERIES]
@@ -424,7 +422,7 @@ def _numbered(shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(math.prod(sizes)).reshape(sizes)
 
 
-def _padded(grid: np.ndarray, config: Sequence[tuple[int, int, int]], fill: int) -> np.ndarray:
+def _padded(grid: np.ndarray, config: Sequence[Any], fill: int) -> np.ndarray:
     """Return `lax.pad(grid, fill, config)`."""
     for axis, (low, high, between) in enumerate(config):
         sizes = [*grid.shape]
@@ -495,7 +493,7 @@ def _on_diagonal(line: Array) -> Array:
     return jnp.where(rows == columns, jnp.broadcast_to(line, size), 0)
 
 
-def _as_matrix(value: Any, contract: Sequence[int]) -> tuple[int, str] | None:
+def _as_matrix(value: Any, contract: Sequence[Any]) -> tuple[int, str] | None:
     """Return the axis of the data that a product sums over, and what the other one counts: "s", "t" or "c".
 
     None = the product is none of matrices.
@@ -515,7 +513,7 @@ def _as_matrix(value: Any, contract: Sequence[int]) -> tuple[int, str] | None:
     return contract[0], "c"
 
 
-def _st_side(shape: tuple[int, ...], axis: int) -> tuple[int, str]:
+def _st_side(shape: tuple[int, ...], axis: Any) -> tuple[int, str]:
     return (0, "t") if shape[axis] == KEYS else (1, "s")
 
 
