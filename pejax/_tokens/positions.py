@@ -20,6 +20,7 @@ from pejax._calls.arguments import checked
 from pejax._calls.hook_calls import call_token_hook
 from pejax._calls.host import to_jax
 from pejax._ops.checks import check_choice, check_ids, check_position_type
+from pejax._ops.compile_time import are_known, computed_now
 from pejax._record.encoding import Encoding, Extent, Params, one_extent
 from pejax._record.params import RandomKey
 
@@ -138,8 +139,21 @@ def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Arra
     check_choice("indexing", indexing, ("ij", "xy"))
     if min(height, width) < 1:
         raise ValueError(f"height and width must be at least 1, got {height} and {width}")
-    row, column = jnp.divmod(jnp.arange(height * width, dtype=jnp.int32), width)
-    return jnp.stack([row, column] if indexing == "ij" else [column, row], axis=-1)
+    row, column = np.divmod(np.arange(height * width, dtype=np.int32), width)
+    positions = np.stack([row, column] if indexing == "ij" else [column, row], axis=-1)
+    return computed_now(lambda: jnp.asarray(positions))  # known inside `jit`, too: attention looks biases up
+
+
+def with_unplaced(count: int, positions: Num[Array, "*B T A"]) -> TokenPositions:
+    """Return the positions of tokens behind `count` others that have none, such as CLS; known ones stay known."""
+
+    def tokens() -> TokenPositions:
+        # An array of positions has a number for every token; `has_position` says which of them are positions.
+        placeholders = jnp.zeros((*positions.shape[:-2], count, positions.shape[-1]), positions.dtype)
+        has_position = jnp.arange(count + positions.shape[-2]) >= count
+        return TokenPositions(jnp.concatenate([placeholders, positions], axis=-2), has_position=has_position)
+
+    return computed_now(tokens) if are_known(positions) else tokens()
 
 
 @checked

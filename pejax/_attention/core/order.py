@@ -9,9 +9,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
+from pejax._ops.compile_time import are_known
 from pejax._tokens.positions import Positions, TokenPositions, as_token_positions
 
 LARGEST = 2.0**30
@@ -60,11 +60,6 @@ def count_from_zero(tokens: TokenPositions) -> bool:
     if any(field is not None for field in others) or not are_known(places) or places.ndim != 1:
         return False
     return jnp.issubdtype(places.dtype, jnp.integer) and np.array_equal(np.asarray(places), np.arange(len(places)))
-
-
-def are_known(*arrays: Any) -> bool:
-    """Return whether the numbers of all arrays can be read here: none is traced, or held by another process."""
-    return not any(isinstance(x, Tracer) or not getattr(x, "is_fully_addressable", True) for x in arrays)
 
 
 def first_fall(positions: Int[np.ndarray, "*#B T"], segments: Int[np.ndarray, "*#B T"]) -> str:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.core.order import are_known
+from pejax._ops.compile_time import are_known
 from pejax._tokens.positions import TokenPositions
 
 PARTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))

@@ -176,7 +176,7 @@ class Call:
         per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self._per_head)
         params = {**distance.args[0], **per_head}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        return Ends(*map(int, computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))))
+        return computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))
 
     @property
     def _per_head(self) -> Params:
@@ -274,7 +274,7 @@ class Call:
 
     def _tiles(self, plan: Plan) -> Tiles | None:
         """Return the masks of the tiles of a plan; None = every pair is visible, and the bias may differ everywhere."""
-        visible = tiles(self.static.options, *jax.tree.map(jnp.asarray, self._mask_rows), plan.blocks)
+        visible = tiles(self.static.options, *self._mask_rows, plan.blocks)
         if self._ends == (0, 0):
             return visible
         visible = all_tiles(plan.counts) if visible is None else visible

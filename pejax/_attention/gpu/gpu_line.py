@@ -7,7 +7,6 @@ of each difference: on the line of slots, a sum along a diagonal of tiles, as it
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -33,7 +32,7 @@ def on_line(plan: Plan, inputs: Inputs, rows: Rows, lengths: tuple[int, int]) ->
         rows: rows of the backward pass.
         lengths: numbers of queries and of keys, without padding.
     """
-    size, inputs = plan.blocks[0], jax.tree.map(jnp.asarray, inputs)  # tokens that are known are NumPy arrays
+    size = plan.blocks[0]
     count = -(-plan.slots // size)
     sides = [
         _moved(tokens, n, count * size) for tokens, n in zip((inputs.q_tokens, inputs.k_tokens), lengths, strict=True)

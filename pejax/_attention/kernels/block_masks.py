@@ -54,7 +54,7 @@ def mask_rows(
 
     def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> TokenRows:
         order, axis = (side.positions, batched.positions) if side.order is None else (side.order, batched.order)
-        if layout.in_order:  # the same numbers, but known
+        if layout.in_order:
             order, axis = jnp.arange(length), None
         ids, ids_axis = side.segment_ids, batched.segment_ids
         ids, ids_axis = (jnp.ones(length, jnp.int32), None) if ids is None else (ids, ids_axis)
@@ -96,9 +96,10 @@ def bias_rows(
     def of_side(side: TokenPositions, batched: Any, length: int, size: int) -> TokenRows:
         placed, axis = side.has_position, batched.has_position
         placed, axis = (jnp.ones(length, jnp.int32), None) if placed is None else (placed, axis)
-        positions, positions_axis = side.positions[..., None] if axes == 1 else side.positions, batched.positions
-        if layout.in_order:
-            positions, positions_axis = jnp.arange(length)[:, None], None
+        positions, positions_axis = side.positions, batched.positions
+        if layout.in_order:  # the same numbers, but known
+            positions, positions_axis = jnp.arange(length), None
+        positions = positions[..., None] if axes == 1 else positions
         return TokenRows(
             has_position=_row(placed.astype(jnp.int32), axis, size) if unplaced else None,
             positions=tuple(

@@ -24,7 +24,13 @@ from pejax._calls.arguments import checked
 from pejax._calls.hook_calls import call_token_hook
 from pejax._record.encoding import Encoding, Extent, adapt
 from pejax._tokens.patches import Patches
-from pejax._tokens.positions import TokenPositions, check_within, grid_positions, normalized_positions
+from pejax._tokens.positions import (
+    TokenPositions,
+    check_within,
+    grid_positions,
+    normalized_positions,
+    with_unplaced,
+)
 from pejax.models.configs.model import ViTConfig, patch_grid
 from pejax.models.execution import Execution
 from pejax.models.parts.attention import LayerContext
@@ -253,17 +259,13 @@ class ViT(Layered):
         """Return CLS, registers and patches as N tokens, and their positions: CLS and registers have none."""
         if not self.prefix:
             return x, patches
-        positions, segments = patches.positions, patches.segment_ids
+        segments = patches.segment_ids
         learned = jnp.concatenate([tokens[...] for tokens in (self.cls, self.registers) if tokens is not None])
         prefix_states = jnp.broadcast_to(learned.astype(x.dtype), (x.shape[0], self.prefix, x.shape[-1]))
-        # An array of positions has a number for every token; `has_position` says which of them are positions.
-        placeholders = jnp.zeros((*positions.shape[:-2], self.prefix, 2), positions.dtype)
-        has_position = jnp.arange(self.prefix + x.shape[1]) >= self.prefix
         if segments is not None:  # the prefix belongs to the image
             prefix_segments = jnp.broadcast_to(segments[:, :1], (len(segments), self.prefix))
             segments = jnp.concatenate([prefix_segments, segments], axis=1)
-        positions = jnp.concatenate([placeholders, positions], axis=-2)
-        tokens = TokenPositions(positions, has_position=has_position, segment_ids=segments)
+        tokens = with_unplaced(self.prefix, patches.positions)._replace(segment_ids=segments)
         return jnp.concatenate([prefix_states, x], axis=1), tokens
 
     def _pool(self, x: Float[Array, "B N C"], segments: Array | None) -> Float[Array, "B inputs"]:
