@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from pejax._attention.kernel_use import kernel_use
+from pejax._attention.kernels.kernel_call import WAY_OUT
 from pejax._record.dims import Dims
 from pejax._record.encoding import Encoding, Params, named, own_dims, pair_bias, split_params
 from pejax._record.probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
@@ -172,7 +173,7 @@ def assert_runs_in_kernels(
     """Check that attention with the encoding runs in kernels of a GPU or TPU, and return what each implementation says.
 
     Nothing runs and no device is needed: about 1,024 tokens at whole positions are traced by the code that chooses and
-    refuses on the device. What a compiler says there is not known before; `check_kernels` asks it. Without a kernel,
+    refuses on one device. What a compiler says there is not known before; `check_kernels` asks it. Without a kernel,
     attention falls back to the implementation "blockwise", which takes any hook, also in linear memory.
 
     Args:
@@ -196,8 +197,8 @@ def assert_runs_in_kernels(
     """
     use = kernel_use(encoding, own_dims(encoding, dims), dtype, implementations)
     if not any(text.startswith("runs") for text in use.values()):
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in use.items())
-        raise AssertionError(f"{named(encoding)} runs in no kernel of {', '.join(use)}: {reasons}")
+        reasons = "; ".join(f"{name}: {reason.removesuffix(f'; {WAY_OUT}')}" for name, reason in use.items())
+        raise AssertionError(f"{named(encoding)} runs in no kernel of {', '.join(use)}: {reasons}; {WAY_OUT}")
     return use
 
 

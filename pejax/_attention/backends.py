@@ -112,7 +112,8 @@ def _gpu_ways(options: Options, layout: Layout, operands: Operands) -> tuple[str
 def _cudnn_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     from pejax._attention.gpu import cudnn
 
-    return cudnn.fused_attention(options, layout, operands, backend="xla", interpret=True)
+    with jax.numpy_dtype_promotion("standard"):  # JAX's own attention promotes
+        return cudnn.fused_attention(options, layout, operands, backend="xla", interpret=True)
 
 
 def _tpu_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:

@@ -1,8 +1,9 @@
 """Biases of pairs in the TPU's kernels, in Pallas's interpreter: against the reference in value and every gradient."""
 
+import contextlib
 import functools
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -34,11 +35,20 @@ D = 8
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+@contextlib.contextmanager
+def small_tiles() -> Iterator[None]:
     """Let short sequences have many tiles."""
-    monkeypatch.setattr(tpu, "BLOCK", 16)
-    monkeypatch.setattr(tpu_tile, "LANES", 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tpu, "BLOCK", 16)
+        patch.setattr(tpu_tile, "LANES", 8)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def tiles():
+    """Have small tiles in every test."""
+    with small_tiles():
+        yield
 
 
 class Case(NamedTuple):
@@ -129,7 +139,8 @@ def check(name: str) -> None:
         largest = np.max(np.abs(want), initial=1.0, where=np.isfinite(want))
         np.testing.assert_allclose(got, want, atol=1e-5 * largest, rtol=5e-5)
 
-    jax.tree.map(compare, results("tpu"), results("reference"))
+    with small_tiles():
+        jax.tree.map(compare, results("tpu"), results("reference"))
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, ("gates, packed, unplaced, every option",)))
