@@ -26,7 +26,11 @@ from jaxtyping import Array
 from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, QUERIES, TYPES, Pairs, Program, shape_of
 
 BLOCK = 256
-"""Largest number of queries, and of keys, in a tile, where no value of a pair has channels."""
+"""Largest number of queries, and of keys, in a tile, where the programs make at most `VALUES` numbers for each pair."""
+VALUES = 64
+"""Numbers for each pair, of which 64 take 16 MiB in a tile of 256."""
+MOST_VALUES = 4096
+"""Largest number of numbers for each pair: 3,562 were compiled, in tiles of 128, where few are needed at a time."""
 MOST_PARTS = 128
 """Largest number of channels that a value of a pair may have."""
 MOST_CHANNELS = 4096
@@ -531,7 +535,7 @@ class TilePairs:
         Raises:
             NotImplementedError: an operation that kernels cannot run.
         """
-        self.pairs, self.most_parts = pairs, 1
+        self.pairs, self.values = pairs, 0
         self.gradients: dict[str, tuple[int, int]] = {}
         self._forms: dict[str, list[tuple[int, str]]] = {}
         s, t = TRIAL
@@ -542,12 +546,18 @@ class TilePairs:
                 forms: dict[tuple[int, str], None] = {}
                 jax.eval_shape(functools.partial(self._try, program, forms), *tile[: 4 if name == "bias" else 5])
                 self._forms[name] = [*forms]
+                shapes = [shape_of(x) for equation in program.tile.eqns for x in equation.outvars]
+                self.values += sum(math.prod(channels_of(shape)) for shape in shapes if kind_of(shape) == "st")
+        if self.values > MOST_VALUES:
+            raise NotImplementedError(
+                f"makes {self.values:,} numbers for each pair, with gradients; at most {MOST_VALUES:,}"
+            )
         for i, shape in pairs.learned.items():
             self.gradients[f"number{i}"] = gradient_shape(shape)
 
     def largest_block(self, lanes: int) -> int:
         """Return the largest number of queries, and of keys, in a tile whose values fit into vector memory."""
-        return lanes if self.most_parts > 1 else BLOCK
+        return BLOCK if self.values <= VALUES else lanes
 
     def _try(self, program: Program, forms: dict[tuple[int, str], None], *tile: Array) -> list[Array]:
         def load(i: int, form: str) -> Array:
@@ -555,9 +565,6 @@ class TilePairs:
             variable = program.tile.invars[i]
             return jnp.zeros(form_shape(shape_of(variable), form), _kept(variable.aval.dtype))
 
-        for equation in program.tile.eqns:
-            shapes = [shape_of(x) for x in equation.outvars if kind_of(shape_of(x)) == "st"]
-            self.most_parts = max([self.most_parts, *(math.prod(channels_of(shape)) for shape in shapes)])
         return run(program, load, tile, TRIAL, sums=program is not self.pairs.bias)
 
     def operands(self, name: str, numbers: list[Array], heads: int) -> dict[str, Array]:
