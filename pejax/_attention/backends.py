@@ -52,6 +52,10 @@ def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend by the Pallas kernels for GPUs."""
+    from pejax._attention.gpu.availability import missing_backend
+
+    if reason := missing_backend():
+        raise NotImplementedError(reason)
     from pejax._attention.gpu import gpu_attention as gpu
 
     return gpu.gpu_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
