@@ -3,6 +3,7 @@
     shift      logits(p + c) = logits(p)  for any offset c added to all positions
     norm       |rotate(x, p)| = |x|
     tile       hook(tile of its arguments) = tile of hook(all of its arguments)
+    kernels    which kernels of GPUs and TPUs take it, found without one
 
 The checks draw random tokens and positions, inside and beyond the trained extent, and run the encoding in float32 as a
 dense attention layer would: adapted parameters, `embed`, random projections to queries and keys, `rotate`, `bias`,
@@ -14,7 +15,7 @@ dense attention layer would: adapted parameters, `embed`, random projections to 
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import chex
 import jax
@@ -23,13 +24,16 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from pejax._attention.kernel_use import kernel_use
+from pejax._attention.kernels.kernel_call import WAY_OUT
 from pejax._record.dims import Dims
-from pejax._record.encoding import Encoding, Params, own_dims, pair_bias, split_params
+from pejax._record.encoding import Encoding, Params, named, own_dims, pair_bias, split_params
 from pejax._record.probe import Probe, compiled, dense_terms, draw_probe, extent_of, queries_and_keys, settle
 
 __all__ = [
     "Probe",
     "assert_norm_preserved",
+    "assert_runs_in_kernels",
     "assert_shift_invariant",
     "assert_tile_consistent",
     "dense_terms",
@@ -157,6 +161,45 @@ def assert_tile_consistent(
     probe = draw_probe(seed, dims, reach=reach, dtype=dtype)
     deviation = _largest_deviation(_tiles_and_slices(encoding, params, dims, probe))
     return _within(deviation, tolerance, "a tile of a hook differs from the slice of its full result")
+
+
+def assert_runs_in_kernels(
+    encoding: Encoding,
+    dims: Dims | None = None,
+    *,
+    implementations: Sequence[str] | None = None,
+    dtype: DTypeLike = jnp.bfloat16,
+) -> dict[str, str]:
+    """Check that attention with the encoding runs in kernels of a GPU or TPU, and return what each implementation says.
+
+    Nothing runs and no device is needed: about 1,024 tokens at whole positions are traced by the code that chooses and
+    refuses on one device. What a compiler says there is not known before; `check_kernels` asks it. Without a kernel,
+    attention falls back to the implementation "blockwise", which takes any hook, also in linear memory.
+
+    Args:
+        encoding: the record.
+        dims: the dims that the encoding was made for, `causal` among them. None = its own.
+        implementations: of "cudnn", "gpu" and "tpu", those that are asked; one of them must run. None = all.
+        dtype: type of queries, keys and values.
+
+    Returns:
+        By implementation, "runs: " and how the bias gets into a tile, or the reason why it does not run.
+
+    Raises:
+        AssertionError: none of them runs; the reasons name the hook, the operation and the way out.
+        ValueError: an unknown implementation.
+
+    Examples:
+        >>> import pejax
+        >>> alibi = pejax.encodings.alibi(pejax.Dims(heads=4, head_dim=64, causal=True))
+        >>> assert_runs_in_kernels(alibi, implementations=["tpu"])
+        {'tpu': 'runs: the bias is computed in every tile'}
+    """
+    use = kernel_use(encoding, own_dims(encoding, dims), dtype, implementations)
+    if not any(text.startswith("runs") for text in use.values()):
+        reasons = "; ".join(f"{name}: {reason.removesuffix(f'; {WAY_OUT}')}" for name, reason in use.items())
+        raise AssertionError(f"{named(encoding)} runs in no kernel of {', '.join(use)}: {reasons}; {WAY_OUT}")
+    return use
 
 
 @compiled

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
-from pejax._attention.backends import IMPLEMENTATIONS, attempt, candidates, run
+from pejax._attention.backends import IMPLEMENTATIONS, KERNELS, attempt, candidates, run
 from pejax._attention.compiling import compile_error
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
@@ -297,7 +297,7 @@ def _how_it_runs(name: str) -> str:
     mesh = jax.sharding.get_abstract_mesh()
     if name == "cpu" and any(kind == AxisType.Auto for kind in mesh.axis_types):
         return "runs, but gathers arrays that are split over the mesh: give a Sharding"
-    device = {"gpu": "gpu", "cudnn": "gpu", "tpu": "tpu"}.get(name, platform())
+    device = KERNELS[name].device if name in KERNELS else platform()
     return "runs" if device == platform() else f"runs interpreted, for tests: this is not a {device.upper()}"
 
 

@@ -87,6 +87,59 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 
+class Kernel(NamedTuple):
+    """An implementation whose kernels need a device, as it can be tried without one.
+
+    Attributes:
+        device: the platform of its device.
+        trial: what it is on its device, interpreted: it refuses the same operands.
+        ways: the names of the ways in which it obtains the bias (`kernel_call.Way`), the first that serves is taken.
+    """
+
+    device: str
+    trial: Implementation
+    ways: Callable[[Options, Layout, Operands], tuple[str, ...]]
+
+
+def _gpu_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax._attention.gpu import gpu_attention as gpu
+
+    return gpu.gpu_attention(options, layout, operands, interpret=True)
+
+
+def _gpu_ways(options: Options, layout: Layout, operands: Operands) -> tuple[str, ...]:
+    from pejax._attention.gpu import gpu_attention as gpu
+
+    return gpu.KERNELS.names_of_ways(options, layout, operands)
+
+
+def _cudnn_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax._attention.gpu import cudnn
+
+    with jax.numpy_dtype_promotion("standard"):  # JAX's own attention promotes
+        return cudnn.fused_attention(options, layout, operands, backend="xla", interpret=True)
+
+
+def _tpu_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    from pejax._attention.tpu import tpu_attention as tpu
+
+    return tpu.tpu_attention(options, layout, operands, interpret=True)
+
+
+def _tpu_ways(options: Options, layout: Layout, operands: Operands) -> tuple[str, ...]:
+    from pejax._attention.tpu import tpu_attention as tpu
+
+    return tpu.KERNELS.names_of_ways(options, layout, operands)
+
+
+KERNELS = {
+    "cudnn": Kernel("gpu", _cudnn_trial, lambda *_: ("fused",)),
+    "gpu": Kernel("gpu", _gpu_trial, _gpu_ways),
+    "tpu": Kernel("tpu", _tpu_trial, _tpu_ways),
+}
+"""The implementations whose kernels need a device."""
+
+
 class Preference(NamedTuple):
     """The order in which a platform tries the implementations.
 
@@ -147,10 +200,25 @@ def checked_name(implementation: str) -> str:
     return implementation
 
 
+def checked_kernel(name: str) -> str:
+    """Return the name of an implementation whose kernels need a device; ValueError for another."""
+    if name not in KERNELS:
+        rule = f"implementations must be of {(*KERNELS,)}, those whose kernels need a device"
+        raise ValueError(f"{rule}, got {name!r}{did_you_mean(name, KERNELS)}")
+    return name
+
+
 def attempt(
-    options: Options, layout: Layout, operands: Operands, names: tuple[str, ...]
+    options: Options, layout: Layout, operands: Operands, names: tuple[str, ...], *, trial: bool = False
 ) -> tuple[list[Attempt], tuple[Array, Array] | None]:
     """Try the implementations in order until one runs.
+
+    Args:
+        options: settings of the attention.
+        layout: layout of the operands.
+        operands: arrays of the call.
+        names: the implementations; in a trial, those of `KERNELS`.
+        trial: whether to try kernels as they are on their device.
 
     Returns:
         Every attempt, and the outputs of the last one; None if no implementation supports the call.
@@ -158,7 +226,7 @@ def attempt(
     attempts: list[Attempt] = []
     for name in names:
         try:
-            outputs = _run(options, layout, name, operands)
+            outputs = _run(options, layout, name, operands, trial)
         except UnknownDerivative:
             raise
         except NotImplementedError as error:
@@ -182,9 +250,9 @@ def run(
     return jnp.moveaxis(output, 3, 1).reshape(shape), jnp.moveaxis(lse, 3, 1).reshape(shape[:-1])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(options: Options, layout: Layout, name: str, operands: Operands) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 4))
+def _run(options: Options, layout: Layout, name: str, operands: Operands, trial: bool) -> tuple[Array, Array]:
     """Run one implementation; all but the dense ones have reverse-mode derivatives only."""
     operands = varying_alike(operands)
     operands = operands if name in ("reference", "dense") else reverse_only(name, operands)
-    return IMPLEMENTATIONS[name](options, layout, operands)
+    return (KERNELS[name].trial if trial else IMPLEMENTATIONS[name])(options, layout, operands)

@@ -19,22 +19,33 @@ from jaxtyping import Array, Float
 
 from pejax._ops.varying import varying_alike, zeros_varying
 
+NAME = "value_of_plain"
+"""The name of the jitted function that is the value, in the jaxpr of a program that calls it."""
+
 
 def with_backward(
     run: Callable[..., Array], plain: Callable[..., Array], backward: Callable[..., Any]
 ) -> Callable[..., Array]:
     """Return a function that computes `run`, with the backward pass `backward` and all other derivatives of `plain`.
 
+    On other devices than CPUs it computes `plain`. A kernel differentiates that, too: it knows the function by `NAME`.
+
     Args:
-        run: `(*operands) -> array`, fast; need not be differentiable.
+        run: `(*operands) -> array`, fast on CPUs; need not be differentiable.
         plain: the same function, written in operations that JAX can differentiate.
         backward: `(operands, d_output) -> gradients`, a pytree with one gradient per floating point leaf of the
             operands, in their order.
     """
 
+    def value_of_plain(*operands: Any) -> Array:
+        by_run = lambda *operands: _value(run, plain, operands)
+        return lax.platform_dependent(*operands, cpu=by_run, default=plain)
+
+    value = jax.jit(value_of_plain)
+
     @jax.custom_jvp
     def function(*operands: Any) -> Array:
-        return _value(run, plain, operands)
+        return value(*operands)
 
     @function.defjvp
     def _(operands: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:

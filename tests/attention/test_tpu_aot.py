@@ -15,9 +15,18 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
-from pejax import Dims, TokenPositions, adapt, dot_product_attention, make_encoding
+from pejax import (
+    Dims,
+    TokenPositions,
+    adapt,
+    dot_product_attention,
+    grid_positions,
+    init_params,
+    make_encoding,
+)
 from pejax._attention.core.hooks import attention_hooks
 from pejax.models import Decoder, decoder
+from tests.support import pair_hooks
 from tests.support.tpu import compiler
 
 __all__ = ["compiler"]
@@ -27,6 +36,8 @@ pytestmark = pytest.mark.tpu
 TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
 ENCODINGS = ("none", "alibi", "t5", "kerple")
 HEADS, KEY_HEADS, D = 4, 2, 64
+PAIRS = ("gates", "transformer_xl", "fire")
+"""Biases of pairs: products of both tokens, of matrices, and units of each pair."""
 
 
 @functools.cache
@@ -37,22 +48,29 @@ def mesh_of(topology: str) -> Mesh:
 
 
 def compiled(
-    topology: str, spec: str, length: int, dtype: Any = jnp.bfloat16, by_key: bool = False, **options: Any
+    topology: str,
+    spec: str,
+    length: int,
+    dtype: Any = jnp.bfloat16,
+    by_key: bool = False,
+    heads: int = HEADS,
+    dim: int = D,
+    axes: int = 1,
+    **options: Any,
 ) -> Compiled:
     """Compile attention with all its gradients, one example of packed tokens on each device; `by_key`: a key bias."""
     mesh = mesh_of(topology)
     split, replicated = PartitionSpec("data"), PartitionSpec()
-    dims = Dims(HEADS, D, kv_heads=KEY_HEADS, extent=length, causal=True)
-    encoding = make_encoding(spec, dims)
-
-    def settle(key: jax.Array) -> Any:
-        params = encoding.init(key)
-        return adapt(encoding, params, length)
+    grid = length if axes == 1 else (length // 32, 32)
+    dims = Dims(heads, dim, kv_heads=KEY_HEADS, axes=axes, extent=grid, causal=True)
+    encoding = pair_hooks.encoding(spec, dims) if spec in pair_hooks.HOOKS else make_encoding(spec, dims)
+    settle = lambda key: adapt(encoding, init_params(encoding, key), grid)
 
     def one(q, k, v, segments, params):
-        tokens = TokenPositions(jnp.arange(length), segment_ids=segments)
+        positions = jnp.arange(length) if axes == 1 else grid_positions(*grid)
+        tokens = TokenPositions(positions, order=jnp.arange(length), segment_ids=segments)
         hooks = attention_hooks(encoding, params)
-        bias = jnp.repeat(jnp.mean(k.astype(jnp.float32), axis=-1), HEADS // KEY_HEADS, axis=-1) if by_key else None
+        bias = jnp.repeat(jnp.mean(k.astype(jnp.float32), axis=-1), heads // KEY_HEADS, axis=-1) if by_key else None
         where = {"positions": tokens, "causal": True, "hooks": hooks, "key_bias": bias}
         out = dot_product_attention(q, k, v, implementation="tpu", **where, **options)
         return jnp.sum(out.astype(jnp.float32) ** 2)[None]
@@ -62,7 +80,7 @@ def compiled(
         return jnp.sum(jax.shard_map(one, mesh=mesh, in_specs=specs, out_specs=split)(*operands))
 
     place = lambda shape, spec, kind: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, spec))
-    operands = [place((mesh.size, length, heads, D), split, dtype) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+    operands = [place((mesh.size, length, h, dim), split, dtype) for h in (heads, KEY_HEADS, KEY_HEADS)]
     segments = place((mesh.size, length), split, jnp.int32)
     params = jax.tree.map(lambda x: place(x.shape, replicated, x.dtype), jax.eval_shape(settle, jax.random.key(0)))
     with jax.set_mesh(mesh):
@@ -82,9 +100,34 @@ def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spe
     compiled("v5e:4x4", spec, 1100, jnp.float32, by_key=True, **options)
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("spec", PAIRS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_biases_of_pairs_compile(topology, spec, dim):
+    compiled(topology, spec, 1024, heads=8, dim=dim)
+
+
+@pytest.mark.parametrize("spec", ["fire(signed=True)", "transformer_xl"])
+def test_biases_of_pairs_compile_on_two_axes_with_every_option_in_float32(spec):
+    options = {"window": 300, "soft_cap": 30.0, "dropout": (jax.random.key(0), 0.1), "distance_range": (2, 500)}
+    compiled("v5e:4x4", spec, 1120, jnp.float32, by_key=True, axes=2, **options)
+
+
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:16x16"])
+@pytest.mark.parametrize("name", pair_hooks.HOOKS)
+def test_every_operation_that_hooks_of_pairs_may_do_compiles(name, topology):
+    compiled(topology, name, 256)
+
+
 @pytest.mark.parametrize(
     "spec",
-    ["none", "alibi", pytest.param("t5", marks=pytest.mark.long), pytest.param("kerple", marks=pytest.mark.long)],
+    [
+        "none",
+        "alibi",
+        "gates",
+        pytest.param("t5", marks=pytest.mark.long),
+        pytest.param("kerple", marks=pytest.mark.long),
+    ],
 )
 def test_temporary_memory_is_a_few_times_the_operands_at_any_length(spec):
     for length in (32768, 131072):

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "functions": {"_encodings", "_extensions", "_ops"},
     "_naming": {"_encodings", "_record", "encodings", "extensions"},
     "specs": {"_naming", "_record"},
-    "testing": {"_record"},
+    "testing": {"_attention", "_record"},
     "_attention": {"_ops", "_record", "_tokens"},
     "models": {"_attention", "_naming", "_ops", "_process", "_record", "_tokens"},
     "interop": {"_ops", "_process", "_record", "extensions", "models"},

@@ -18,6 +18,8 @@ import pytest
 
 from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
+from pejax._attention.kernels import pairs
+from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
 from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
 from pejax._encodings import (
     alibi,
@@ -40,7 +42,14 @@ from pejax._placement import diffusion, grids, sequence
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
 from pejax.models.networks import dit, vit
-from tests.attention import test_attention, test_attention_errors, test_backends, test_blocks, test_padding
+from tests.attention import (
+    test_attention,
+    test_attention_errors,
+    test_backends,
+    test_blocks,
+    test_padding,
+    test_tpu_pairs,
+)
 from tests.contract import test_positions
 from tests.data import test_moving_glyphs
 from tests.encodings import (
@@ -173,6 +182,8 @@ STRIPS = [
     )
 ]
 PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
+PAIRS = [functools.partial(test_tpu_pairs.check, "gates, packed, unplaced, every option")]
+RULES = [test_tpu_pairs.test_a_rule_of_derivatives_is_kept]
 ALIBI = [
     test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
     test_alibi.test_bias_falls_with_the_distance_on_both_sides,
@@ -797,6 +808,54 @@ MUTANTS = {
     "sizes: a sum of sides": (rope._tokens, "jnp.prod(extent)", "jnp.sum(extent)", SIZES["rope"]),
     "sizes: padding in the mean": (vit.ViT._pool, "where=counted", "where=None", BATCH),
     "sizes: a prefix of its own": (vit.ViT._with_prefix, "segments[:, :1]", "0 * segments[:, :1]", BATCH),
+    "pairs: no gradient of k through the hook": (
+        tpu_kernels.key_gradients,
+        "total + hook_sums[0][...] if hook_sums else total",
+        "total",
+        PAIRS,
+    ),
+    "pairs: gradients of parameters from one block": (
+        tpu_kernels.query_gradients,
+        "ref[0, 0] += gradient",
+        "ref[0, 0] = gradient",
+        PAIRS,
+    ),
+    "pairs: a bias of tokens without a position": (
+        tpu_tile.tile_logits,
+        "logits + placed_only(plan, refs, bias)",
+        "logits + bias",
+        PAIRS,
+    ),
+    "pairs: gradients of tokens without a position": (
+        tpu_kernels.key_gradients,
+        '"key_gradients", placed_only(plan, refs, d_logits)',
+        '"key_gradients", d_logits',
+        PAIRS,
+    ),
+    "pairs: the gradient of q through the hook is scaled": (
+        tpu_kernels.query_gradients,
+        "total + more[0][...]",
+        "total + plan.options.scale * more[0][...]",
+        PAIRS,
+    ),
+    "pairs: positions of the keys for those of the queries": (
+        tpu_tile.run_pairs,
+        "[q, k, q_positions, k_positions, *d_bias]",
+        "[q, k, k_positions.T, k_positions, *d_bias]",
+        PAIRS,
+    ),
+    "pairs: numbers that vary with the head are those of the first": (
+        tpu_pairs.TilePairs.operands,
+        "(numbers), {}",
+        "([x[:1] + 0 * x for x in numbers]), {}",
+        PAIRS,
+    ),
+    "pairs: a rule of derivatives is lost": (
+        pairs._enter,
+        "return inner if calls == [NAME] else None",
+        "return inner",
+        RULES,
+    ),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
 }
 

@@ -9,6 +9,8 @@ A bias `distance(p_j - p_i)` gets into a tile in one of three ways:
     slots       so is a bias on a grid, whose vector has a number for each difference of two positions (`slots`). This
                 requires positions that are known where the call is traced.
 
+A `bias` hook of pairs is run in every tile, by kernels that can (`pairs`).
+
 Whether the positions allow diagonals may be known only at run time. If they do not, the same program computes the bias
 in every tile, or attends without kernels.
 """
@@ -28,12 +30,15 @@ from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.elementwise import Elementwise, cut
+from pejax._calls.hook_calls import hook_name
 from pejax._ops.remat import name_for_remat
 from pejax._record.encoding import Params
 from pejax._tokens.positions import TokenPositions
 
 Outputs: TypeAlias = tuple[Float[Array, "N K G T D"], Float[Array, "N K G T"]]
 """The output in q's type, and the log-sum-exps."""
+
+WAY_OUT = 'implementation="blockwise" takes any hook'
 
 
 class Static(NamedTuple):
@@ -58,14 +63,16 @@ class Primals(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How the call obtains its bias; `bias` is set for "tile" only.
+    """How the call obtains its bias; `bias` is set for "tile", and `pairs` for "pairs", as the device needs it.
 
     "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "slots": looked up by
-    the difference of slots; "blockwise": the call runs `Kernels.blockwise` in place of kernels.
+    the difference of slots; "pairs": a `bias` hook run in each tile; "blockwise": the call runs `Kernels.blockwise` in
+    place of kernels.
     """
 
     name: str
     bias: Elementwise | None = None
+    pairs: Any = None
 
 
 class Rows(NamedTuple):
@@ -109,6 +116,10 @@ class Kernels(NamedTuple):
     ways: Callable[[Static, Operands], tuple[Way, ...]]
     call: Callable[[Static, Way, Operands, Int[Array, ""]], Call]
     blockwise: Callable[[Static, Operands, Primals], Outputs]
+
+    def names_of_ways(self, options: Options, layout: Layout, operands: Operands) -> tuple[str, ...]:
+        """Return the names of the ways, of which the first that the positions allow is taken."""
+        return tuple(way.name for way in self.ways(Static(options, layout, interpret=True), operands))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -219,30 +230,38 @@ def position_axes(layout: Layout, operands: Operands) -> int:
 
 def primals_of(operands: Operands) -> Primals:
     """Return the differentiable inputs."""
-    distance = operands.shared.distance_bias
+    distance, pairs = operands.shared.distance_bias, operands.shared.bias
     q_positions, k_positions = (
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
     )
-    shared = {} if distance is None else distance.args[0]
-    per_head = operands.per_head.get("distance_bias", {})
+    hook, name = (pairs, "bias") if distance is None else (distance, "distance_bias")
+    shared = {} if hook is None else hook.args[0]
+    per_head = operands.per_head.get(name, {})
     return Primals(operands.q, operands.k, operands.v, shared, per_head, q_positions, k_positions, operands.key_bias)
 
 
-def refuse(static: Static, operands: Operands, types: tuple[str, ...]) -> None:
+def of_pairs(operands: Operands) -> bool:
+    """Return whether the bias is that of a `bias` hook alone."""
+    return operands.shared.bias is not None and operands.shared.distance_bias is None
+
+
+def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs: bool = False) -> None:
     """Raise NotImplementedError for inputs that no kernel supports, ValueError if a mask needs a missing order.
 
     Args:
         static: its options say whether a mask reads the order.
         operands: the operands to check.
         types: names of the types of q, k and v that the kernels support.
+        pairs: whether the kernels can run a `bias` hook.
     """
     refuse_pair_arrays(operands)
     if operands.shared.relative_values is not None:
-        raise NotImplementedError("relative_values need a product of their own for every tile")
-    if operands.shared.bias is not None and operands.shared.distance_bias is None:
-        why = "the kernels take a bias only from distance_bias, not from bias"
-        raise NotImplementedError(f'{why}; implementation="blockwise" takes both')
+        name = hook_name("relative_values", operands.shared.relative_values)
+        raise NotImplementedError(f"{name}: relative_values need a product of their own for every tile; {WAY_OUT}")
+    if of_pairs(operands) and not pairs:
+        name, rule = hook_name("bias", operands.shared.bias), "the kernels take a bias only from distance_bias"
+        raise NotImplementedError(f"{name}: {rule}; {WAY_OUT}")
     dtypes = sorted({str(x.dtype) for x in (operands.q, operands.k, operands.v)})
     if len(dtypes) > 1 or dtypes[0] not in types:
         rule = f"q, k and v must all be {', '.join(types[:-1])} or {types[-1]}"

@@ -1,5 +1,7 @@
 """Attention on TPUs: Mosaic kernels with the bias of the distance made in every tile, and gradients to match."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -11,15 +13,21 @@ from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
 from pejax._attention.kernels.kernel_call import (
     DIAGONALS,
+    WAY_OUT,
     Kernels,
     Static,
     Way,
+    of_pairs,
     position_axes,
     primals_of,
     ways_to_bias,
 )
+from pejax._attention.kernels.pairs import prepare_pairs
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
+from pejax._attention.tpu.tpu_pairs import TilePairs
+from pejax._calls.hook_calls import hook_name
+from pejax._ops.varying import varying_axes
 
 BLOCK = 512
 """Largest number of queries, and of keys, in a tile: its float32 scores take 1 MiB of vector memory."""
@@ -53,11 +61,12 @@ def tpu_attention(
 
 def _refuse(static: Static, operands: Operands) -> None:
     """Raise NotImplementedError for operands that the kernels do not support, ValueError for a missing order."""
-    kernel_call.refuse(static, operands, ("float32", "bfloat16"))
-    sides = operands.q_tokens, operands.k_tokens
-    integers = all(jnp.issubdtype(side.positions.dtype, jnp.integer) for side in sides)
-    if operands.shared.distance_bias is not None and not integers:
+    kernel_call.refuse(static, operands, ("float32", "bfloat16"), pairs=True)
+    kinds = [side.positions.dtype for side in (operands.q_tokens, operands.k_tokens)]
+    if operands.shared.bias is not None and not all(jnp.issubdtype(kind, jnp.integer) for kind in kinds):
         raise NotImplementedError("a bias of positions that are floats and may have gradients")
+    if of_pairs(operands) and jnp.uint32 in kinds:
+        raise NotImplementedError("a bias of positions in uint32, which may be beyond int32")
     precision = static.options.precision
     if precision not in (None, lax.Precision.DEFAULT, lax.Precision.HIGHEST):
         raise NotImplementedError(f"precision must be DEFAULT or HIGHEST, got {precision}")
@@ -67,9 +76,24 @@ def _refuse(static: Static, operands: Operands) -> None:
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; diagonals need positions on one axis, and must fit into memory."""
+    if of_pairs(operands):
+        return (Way("pairs", pairs=tile_pairs(static.layout, operands)),)
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
     lookup = DIAGONALS if fits and position_axes(static.layout, operands) == 1 else ()
     return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+
+
+def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
+    """Return the `bias` hook for kernels; raise NotImplementedError, which names it, where they cannot run it."""
+    hook: Any = operands.shared.bias
+    shapes = lambda tree, skip: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[skip:], x.dtype), tree)
+    params = shapes(hook.args[0], 0) | shapes(operands.per_head["bias"], 2)
+    axes, dim = position_axes(layout, operands), operands.q.shape[-1]
+    try:
+        pairs = prepare_pairs(hook.func, params, dim, axes, varying_axes(operands))
+        return TilePairs(pairs, dim, axes)
+    except NotImplementedError as error:
+        raise NotImplementedError(f"{hook_name('bias', hook)} {error}; {WAY_OUT}") from None
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)

@@ -4,7 +4,10 @@ Heads are one axis, H = K·G; lengths are whole blocks, P queries for T and U ke
 which see nothing and are not seen.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +20,21 @@ from pejax._attention.tpu.tpu_block_masks import dropout_words, fields_of, spans
 from pejax._attention.tpu.tpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.tpu.tpu_tile import Plan, diagonal_of
 from pejax._calls.hook_calls import check_returned
+from pejax._record.encoding import Params
 
 
 class Call:
     """One call, by one way, as `kernel_call.Call`: the plan, the spans of query and of key blocks, arrays by name."""
 
     def __init__(self, static: Static, way: Way, operands: Operands, shift: Int32[Array, ""]) -> None:
-        (options, layout, interpret), hook = static, way.bias
-        self._operands, self._shift, self._hook = operands, shift, hook
+        (options, layout, interpret), hook, pairs = static, way.bias, way.pairs
+        self._operands, self._shift, self._hook, self._pairs = operands, shift, hook, pairs
         t, s = operands.q.shape[3], operands.k.shape[2]
         self._lengths = t, s
-        queries, keys = _block(t, options.block), _block(s, options.block)
-        sides = fields_of(options, layout, operands, bool(t % queries or s % keys), hook is not None)
+        most = options.block if pairs is None else min(options.block, pairs.largest_block(tpu_tile.LANES))
+        queries, keys = _block(t, most), _block(s, most)
+        with_positions = hook is not None or pairs is not None
+        sides = fields_of(options, layout, operands, bool(t % queries or s % keys), with_positions)
         q, k = (
             {name: _padded(x, 1, size) for name, x in side.items()}
             for side, size in zip(sides, (queries, keys), strict=True)
@@ -43,11 +49,13 @@ class Call:
             k["word"] = jnp.broadcast_to(column, jnp.shape(next(iter(k.values()), column)))
         if k:
             self._tokens["columns"] = jnp.stack([*k.values()], axis=2)
-        self._plan = Plan(options, tuple(k), queries, keys, blocks[0], hook and hook.inside, tpu_tile.LANES, interpret)
+        inside = hook and hook.inside
+        self._plan = Plan(options, tuple(k), queries, keys, blocks[0], inside, tpu_tile.LANES, interpret, pairs)
 
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        output, lse = forward(self._plan, self._arrays(primals, self._bias(primals)), self._spans[0])
+        arrays = self._arrays(primals, self._bias(primals)) | self._of_pairs(primals, "bias")
+        output, lse = forward(self._plan, arrays, self._spans[0])
         lead, t = primals.q.shape[:3], self._lengths[0]
         return output.reshape(*lead, *output.shape[2:])[:, :, :, :t], lse.reshape(*lead, -1)[..., :t]
 
@@ -59,9 +67,11 @@ class Call:
             "d_output": self._by_head(rows.d_output),
             "lse": self._by_head(rows.lse)[:, :, None],
             "mean": self._by_head(rows.mean)[:, :, None],
+            **self._of_pairs(primals, "bias"),
         }
-        d_q, *d_bias = query_gradients(self._plan, arrays, self._spans[0])
-        d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays, self._spans[1])
+        of_pairs = functools.partial(self._of_pairs, primals)
+        d_q, *d_bias = query_gradients(self._plan, arrays | of_pairs("query_gradients"), self._spans[0])
+        d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays | of_pairs("key_gradients"), self._spans[1])
         t, s = self._lengths
         d_q = d_q.reshape(*primals.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
         gradients = {"q": d_q, "k": d_k[:, :, :s], "v": d_v[:, :, :s]}
@@ -70,21 +80,14 @@ class Call:
         return pull(self._d_bias(bias, d_bias))[0]._replace(**gradients)
 
     def _bias(self, primals: Primals) -> dict[str, Array]:
-        """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, or none."""
+        """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, those of `Pairs`, or none."""
+        if self._pairs is not None:
+            numbers = self._numbers_of_pairs(primals)
+            return {f"number{i}": numbers[i] for i in self._pairs.pairs.learned}
         distance = self._operands.shared.distance_bias
         if distance is None:
             return {}
-        groups, heads = primals.q.shape[1:3]
-
-        def each(evaluate):
-            if not jax.tree.leaves(primals.per_head):
-                array = evaluate(primals.shared)
-                return jnp.broadcast_to(array, (groups * heads, *array.shape))
-            head = lambda head_params: evaluate({**primals.shared, **head_params})
-            arrays = jax.vmap(jax.vmap(head))(primals.per_head)
-            return arrays.reshape(groups * heads, *arrays.shape[2:])
-
-        hook = self._hook
+        each, hook = functools.partial(self._each, primals), self._hook
         if hook is None:
             return {"diagonals": each(lambda params: self._diagonals(distance.func(params, self._relative())))}
         numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]
@@ -93,11 +96,32 @@ class Call:
             return {}
         return {"numbers": each(lambda params: jnp.stack(numbers(params)))}
 
+    def _each(self, primals: Primals, evaluate: Callable[[Params], Any]) -> Any:
+        """Return what a function of the parameters of one head gives for all of them, `(H, ...)`."""
+        groups, heads = primals.q.shape[1:3]
+        if not jax.tree.leaves(primals.per_head):
+            repeat = lambda array: jnp.broadcast_to(array, (groups * heads, *array.shape))
+            return jax.tree.map(repeat, evaluate(primals.shared))
+        head = lambda head_params: evaluate({**primals.shared, **head_params})
+        arrays = jax.vmap(jax.vmap(head))(primals.per_head)
+        return jax.tree.map(lambda x: x.reshape(groups * heads, *x.shape[2:]), arrays)
+
+    def _numbers_of_pairs(self, primals: Primals) -> list[Array]:
+        pairs: Any = self._pairs
+        return self._each(primals, lambda params: [jnp.asarray(x) for x in pairs.pairs.outside(params)])
+
+    def _of_pairs(self, primals: Primals, program: str) -> dict[str, Array]:
+        """Return the operands of a program of the `bias` hook."""
+        if self._pairs is None:
+            return {}
+        return self._pairs.operands(program, self._numbers_of_pairs(primals), math.prod(primals.q.shape[1:3]))
+
     def _d_bias(self, bias: dict[str, Array], gradients: list[Array]) -> dict[str, Array]:
         """Return the gradient of `bias` from what the kernel found for each example, one array or none."""
         if "numbers" in bias:
             return {"numbers": jnp.sum(gradients[0], axis=0)[:, 0, : bias["numbers"].shape[1]]}
-        return {name: jnp.sum(x, axis=0) for name, x in zip(bias, gradients, strict=True)}
+        names = bias if self._pairs is None else self._pairs.gradients
+        return {name: jnp.sum(x, axis=0).reshape(bias[name].shape) for name, x in zip(names, gradients, strict=True)}
 
     def _arrays(self, primals: Primals, bias: dict[str, Array]) -> dict[str, Array]:
         """Return the operands of the forward kernel."""
@@ -105,7 +129,7 @@ class Call:
             self._by_head(primals.q),
             *(_padded(x, 2, self._plan.keys) for x in (primals.k, primals.v)),
         )
-        arrays = {"q": q, "k": k, "v": v, **self._tokens, **bias}
+        arrays = {"q": q, "k": k, "v": v, **self._tokens} | ({} if self._pairs else bias)
         if primals.key_bias is not None:
             n, groups, heads, s = primals.key_bias.shape
             arrays["key_bias"] = _padded(primals.key_bias.reshape(n, groups * heads, 1, s), 3, self._plan.keys)

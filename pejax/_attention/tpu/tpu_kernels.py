@@ -30,6 +30,7 @@ from pejax._attention.tpu.tpu_tile import (
     numbers_gradient,
     placed_only,
     product,
+    run_pairs,
     sums_of_keys,
     tile_logits,
 )
@@ -89,42 +90,60 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     """Return the gradient of q and, where there is a bias, of each example's and head's `diagonals` or `numbers`."""
     q, k = operands["q"], operands["k"]
     (n, h, t, d), blocks = q.shape, k.shape[2] // plan.keys
-    name = next((name for name in ("diagonals", "numbers") if name in operands), None)
-    outputs = {"q": q.dtype} if name is None else {"q": q.dtype, f"d_{name}": jnp.float32}
+    names = [name for name in ("diagonals", "numbers") if name in operands] + [*_number_shapes(plan)]
+    outputs = {"q": q.dtype} | {f"d_{name}": jnp.float32 for name in names}
     sums = pltpu.VMEM((d, plan.queries), jnp.float32)
-    skewed = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if name == "diagonals" else []
+    of_hook = plan.pairs is not None and plan.pairs.pairs.query_gradients is not None
+    reads_q = of_hook and plan.pairs.pairs.reads_q
+    more = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if names == ["diagonals"] else []
+    more += [sums] if reads_q else []
 
     def kernel(first: Any, last: Any, refs: Refs, d_q: Any, *more_refs: Any) -> None:
-        d_made, (sums, *skewed) = more_refs[0], more_refs[len(outputs) - 1 :]
+        d_made, (sums, *more) = more_refs[: len(names)], more_refs[len(names) :]
         grid = [pl.program_id(axis) for axis in range(4)]
         place, seen = _by_queries(plan, operands, first, last, *grid)
 
         @pl.when(grid[3] == 0)
         def start() -> None:
             sums[...] = jnp.zeros_like(sums)
+            if reads_q:
+                more[0][...] = jnp.zeros_like(more[0])
 
-        if name is not None:
+        if names:
 
             @pl.when((grid[2] == 0) & (grid[3] == 0))
             def start_bias() -> None:
-                d_made[...] = jnp.zeros_like(d_made)
+                for ref in d_made:
+                    ref[...] = jnp.zeros_like(ref)
 
         @pl.when(seen)
         def add() -> None:
             _, d_logits, _ = _score_gradients(plan, refs, place)
             sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
-            if name == "diagonals":
-                sums_of_diagonal = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *skewed)
-                d_made[0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += sums_of_diagonal
-            elif name == "numbers":
-                d_made[0, 0] += numbers_gradient(plan, refs, place, placed_only(plan, refs, d_logits))
+            if names == ["diagonals"]:
+                sums_of_diagonal = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *more)
+                d_made[0][0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += sums_of_diagonal
+            elif names == ["numbers"]:
+                d_made[0][0, 0] += numbers_gradient(plan, refs, place, placed_only(plan, refs, d_logits))
+            elif of_hook:
+                gradients = run_pairs(plan, refs, "query_gradients", placed_only(plan, refs, d_logits))
+                for ref, gradient in zip(d_made, gradients, strict=False):
+                    ref[0, 0] += gradient
+                if reads_q:
+                    more[0][...] += gradients[-1]
 
         @pl.when(grid[3] == blocks - 1)
         def finish() -> None:
-            d_q[0, 0] = (plan.options.scale * sums[...]).T.astype(d_q.dtype)
+            total = plan.options.scale * sums[...]
+            d_q[0, 0] = (total + more[0][...] if reads_q else total).T.astype(d_q.dtype)
 
     grid = n, h, t // plan.queries, blocks
-    return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *skewed])
+    return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *more])
+
+
+def _number_shapes(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Return the sizes of the gradients of the numbers that a `bias` hook reads, by name."""
+    return {} if plan.pairs is None else plan.pairs.gradients
 
 
 def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Sequence[Array]:
@@ -133,9 +152,10 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
 
     biased = "key_bias" in operands
+    of_hook = plan.pairs is not None and plan.pairs.pairs.key_gradients is not None
 
     def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *more_refs: Any) -> None:
-        *d_bias, k_sums, v_sums = more_refs
+        d_bias, (k_sums, v_sums, *hook_sums) = more_refs[:biased], more_refs[biased:]
         grid = [pl.program_id(axis) for axis in range(5)]
         place, seen = _by_keys(plan, operands, first, last, *grid)
 
@@ -143,6 +163,8 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
         def start() -> None:
             k_sums[...] = jnp.zeros_like(k_sums)
             v_sums[...] = jnp.zeros_like(v_sums)
+            for sums in hook_sums:
+                sums[...] = jnp.zeros_like(sums)
 
         @pl.when(grid[4] == 0)
         def start_head() -> None:
@@ -157,16 +179,19 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
             q, d_output = refs["q"][0, 0], refs["d_output"][0, 0]
             v_sums[...] += product(plan.options, drop(plan, refs, weights).astype(d_output.dtype), d_output, (1, 0))
             k_sums[...] += product(plan.options, d_logits.astype(q.dtype), q, (1, 0))
+            for sums in hook_sums:
+                sums[...] += run_pairs(plan, refs, "key_gradients", placed_only(plan, refs, d_logits))[0]
 
         @pl.when((grid[3] == heads - 1) & (grid[4] == blocks - 1))
         def finish() -> None:
-            d_k[0, 0] = (plan.options.scale * k_sums[...]).astype(d_k.dtype)
+            total = plan.options.scale * k_sums[...]
+            d_k[0, 0] = (total + hook_sums[0][...] if hook_sums else total).astype(d_k.dtype)
             d_v[0, 0] = v_sums[...].astype(d_v.dtype)
 
     sums = pltpu.VMEM((plan.keys, d), jnp.float32)
     grid = (n, groups, s // plan.keys, heads, blocks)
     outputs = {"k": k.dtype, "v": v.dtype} | ({"key_bias": jnp.float32} if biased else {})
-    return _call(plan, kernel, operands, spans, grid, _by_keys, 3, outputs, [sums, sums])
+    return _call(plan, kernel, operands, spans, grid, _by_keys, 3, outputs, [sums] * (2 + of_hook))
 
 
 def _score_gradients(
@@ -251,6 +276,11 @@ def _call(
         "d_diagonals": pl.BlockSpec((1, 1, *diagonals), at(lambda n, h, group, i, j: (n, h, 0, 0))),
     }  # fmt: skip
     shapes = {"lse": (n, h, 1, t), "d_numbers": (n, h, 1, plan.lanes), "d_diagonals": (n, h, *diagonals)}
+    for name, size in _number_shapes(plan).items():
+        shapes[f"d_{name}"] = (n, h, *size)
+        specs[f"d_{name}"] = pl.BlockSpec((1, 1, *size), at(lambda n, h, group, i, j: (n, h, 0, 0)))
+    for name in operands.keys() - specs.keys():  # of a `bias` hook
+        specs[name] = pl.BlockSpec((1, *operands[name].shape[1:]), at(lambda n, h, group, i, j: (h, 0, 0)))
     axes = varying_axes(operands)
     out_shapes = [shape_varying(shapes.get(x) or operands[x].shape, dtype, axes) for x, dtype in outputs.items()]
     return pl.pallas_call(

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from pejax._attention.core.dropout import finalize
 from pejax._attention.core.masks import keep_hidden, pair_masks
 from pejax._attention.core.options import Options
+from pejax._attention.tpu.tpu_pairs import TilePairs
 from pejax._ops.relative import difference
 
 LANES = 128
@@ -42,6 +43,7 @@ class Plan(NamedTuple):
         inside: `(numbers, relative positions on each axis) -> bias`, where the bias is made in the tile.
         lanes: numbers in a row of a register; one strided roll serves so many keys.
         interpret: whether to run in Pallas's interpreter.
+        pairs: a `bias` hook, which is run in the tile.
     """
 
     options: Options
@@ -52,6 +54,7 @@ class Plan(NamedTuple):
     inside: Callable[..., Array] | None
     lanes: int
     interpret: bool
+    pairs: TilePairs | None = None
 
     @property
     def step(self) -> int:
@@ -107,6 +110,8 @@ def tile_logits(plan: Plan, refs: Refs, place: Place) -> tuple[Float[Array, "S T
         bias = tile_bias(plan, refs["diagonals"][0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :])
     elif plan.inside is not None:
         bias = plan.inside(numbers_of(refs, place), relative_of(plan, refs))
+    elif plan.pairs is not None:
+        (bias,) = run_pairs(plan, refs, "bias")
     if bias is not None:
         logits = logits + placed_only(plan, refs, bias)
     if options.soft_cap is not None:
@@ -153,6 +158,16 @@ def numbers_gradient(plan: Plan, refs: Refs, place: Place, d_bias: Float[Array, 
     lane = lax.broadcasted_iota(jnp.int32, (1, plan.lanes), 1)
     parts = [jnp.where(lane == number, d, 0.0) for number, d in enumerate(pull(d_bias)[0])]
     return functools.reduce(jnp.add, parts)
+
+
+def run_pairs(plan: Plan, refs: Refs, name: str, *d_bias: Float[Array, "S T"]) -> list[Array]:
+    """Return the outputs of a program of the `bias` hook, given the gradient of the bias where it needs one."""
+    pairs: Any = plan.pairs
+    axes = [place for place, field in enumerate(plan.fields) if field.startswith("axis")]
+    q_positions = refs["rows"][0, axes[0] : axes[-1] + 1, :]
+    k_positions = refs["columns"][0, :, axes[0] : axes[-1] + 1]
+    q, k = refs["q"][0, 0].astype(jnp.float32).T, refs["k"][0, 0].astype(jnp.float32)
+    return pairs.run(name, refs, [q, k, q_positions, k_positions, *d_bias], (plan.keys, plan.queries))
 
 
 def placed_only(plan: Plan, refs: Refs, bias: Float[Array, "S T"]) -> Float[Array, "S T"]:
