@@ -66,12 +66,16 @@ class Kernel(NamedTuple):
 
     def instructions(self) -> Counter[str]:
         """Return the number of its machine instructions by name, without their modifiers."""
+        pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\w+)"
+        return Counter(re.findall(pattern, self.disassembled(), re.MULTILINE))
+
+    def disassembled(self) -> str:
+        """Return its machine code as text."""
         with NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.code)
             file.flush()
             command = [toolkit() / "bin/nvdisasm", "-c", file.name]
-            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return Counter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\w+)", text, re.MULTILINE))
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 class Program(NamedTuple):
