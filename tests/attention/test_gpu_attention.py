@@ -23,8 +23,8 @@ from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import gpu_attention as gpu
 from pejax._attention.gpu import gpu_bias_gradients as bias_gradients
 from pejax._attention.gpu.deprecation import KernelParams
-from pejax._attention.gpu.gpu_block_masks import TokenRows, spans, tiles
 from pejax._attention.kernels import elementwise
+from pejax._attention.kernels.block_masks import TokenRows, spans, tiles
 from pejax._attention.kernels.elementwise import cut
 from tests.support.cases import mostly_slow
 

@@ -16,10 +16,10 @@ from pejax._attention.gpu.gpu_bias_gradients import (
     bias_gradients_by_queries,
     diagonal_gradients,
 )
-from pejax._attention.gpu.gpu_block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
 from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
+from pejax._attention.kernels.block_masks import Tiles, TokenRows, spans, tiles, token_rows
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 
 

@@ -14,9 +14,9 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pejax._attention.gpu.deprecation import KernelParams
-from pejax._attention.gpu.gpu_block_masks import TokenRows
 from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, dot, scores, scores_gradient, tile_tokens
 from pejax._attention.gpu.shared_memory import STAGES
+from pejax._attention.kernels.block_masks import TokenRows
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._ops.varying import shape_varying, varying_axes
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, UInt32
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-from pejax._attention.gpu.gpu_block_masks import TokenRows
+from pejax._attention.kernels.block_masks import TokenRows
 from pejax._attention.kernels.elementwise import Elementwise
 from pejax._ops.relative import difference
 

@@ -1,4 +1,4 @@
-"""Tokens as padded rows of 32-bit numbers, and masks of the tiles with visible pairs, for the GPU kernels."""
+"""Tokens as padded rows of 32-bit numbers, and masks of the tiles with visible pairs, for kernels on GPUs."""
 
 from typing import Any, NamedTuple
 
