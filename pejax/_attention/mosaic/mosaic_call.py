@@ -1,0 +1,147 @@
+"""One call of the kernels on Mosaic GPU: operands in their layout and padded, and gradients without padding."""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pejax._attention.core.dropout import Dropout, key_words, query_words
+from pejax._attention.core.operands import Operands
+from pejax._attention.kernels.block_masks import TokenRows, spans, tiles, token_rows
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Static, Way
+from pejax._attention.mosaic.mosaic_kernels import OWNED, Inputs, Plan, forward
+from pejax._attention.mosaic.mosaic_tile import LOG2E, bias_unit
+
+HEAD_SIZES = (64, 128)
+"""Channels of a head that kernels have; others are padded to them."""
+
+
+class PaddedPrimals(NamedTuple):
+    """The `Primals` as the kernels read them: padded, and with the parameters of the bias as one vector per head.
+
+    Attributes:
+        q: queries.
+        k: keys.
+        v: values.
+        diagonals: bias by distance, at index `j - i + T` for query i and key j; None = no bias.
+        key_bias: bias of each key.
+    """
+
+    q: Float[Array, "N T H D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
+    diagonals: Float[Array, "H R"] | None
+    key_bias: Float[Array, "N H S"] | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call with the bias obtained in one way; the `kernel_call.Call` of Mosaic GPU.
+
+    Attributes:
+        static: options, layout, and whether kernels run in the interpreter.
+        way: how the call obtains its bias.
+        operands: the operands of the call, not padded.
+        shift: that of `p_j - p_i = j - i + shift`, for positions p of query i and key j; only read where the way is
+            "diagonals".
+    """
+
+    static: Static
+    way: Way
+    operands: Operands
+    shift: Int[Array, ""]
+
+    def forward(self, primals: Primals) -> Outputs:
+        """Return the output and the log-sum-exps."""
+        output, lse = forward(self.plan, self._inputs(self._padded_primals(primals), (OWNED, 128)))
+        n, key_heads, group, t, d = primals.q.shape
+        output = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
+        return jnp.moveaxis(output, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The static settings of the kernels."""
+        return Plan(self.static.options, self.operands.q.shape[2], self.static.interpret)
+
+    @functools.cached_property
+    def lengths(self) -> tuple[int, int]:
+        """The padded T and S."""
+        t, s = self.operands.q.shape[-2], self.operands.k.shape[-2]
+        return t + -t % OWNED, s + -s % OWNED
+
+    @functools.cached_property
+    def tokens(self) -> tuple[TokenRows, TokenRows]:
+        """The tokens of queries and keys, without positions: the bias is read by distance."""
+        axes = 0 if self.way.name == "none" else 1
+        static = self.static
+        q, k = token_rows(static.options, static.layout, self.operands, self.lengths, axes)
+        return q._replace(positions=()), k._replace(positions=())
+
+    def _padded_primals(self, primals: Primals) -> PaddedPrimals:
+        """Return the differentiable inputs as the kernels read them: tokens before heads, as attention was called."""
+        n, key_heads, group, t, d = primals.q.shape
+        (q_length, k_length), width = self.lengths, next(size for size in HEAD_SIZES if size >= d)
+        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, width - d)))
+        key_bias = primals.key_bias
+        if key_bias is not None:
+            key_bias = key_bias.reshape(n, key_heads * group, -1)
+            key_bias = jnp.pad(key_bias, ((0, 0), (0, 0), (0, k_length - key_bias.shape[-1])))
+        return PaddedPrimals(
+            q=pad(jnp.moveaxis(primals.q, 3, 1).reshape(n, t, key_heads * group, d), q_length),
+            k=pad(jnp.moveaxis(primals.k, 2, 1), k_length),
+            v=pad(jnp.moveaxis(primals.v, 2, 1), k_length),
+            diagonals=self._diagonals(primals),
+            key_bias=key_bias,
+        )
+
+    def _diagonals(self, primals: Primals) -> Float[Array, "H R"] | None:
+        """Return the bias by distance of every head."""
+        if self.way.name == "none":
+            return None
+        distance, (key_heads, group, t) = self.operands.shared.distance_bias, self.operands.q.shape[1:4]
+        heads = key_heads * group
+        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
+        offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - self.lengths[0]
+        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
+        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1) + self.shift
+        of_head = lambda params: distance.func({**primals.shared, **params}, offsets).astype(jnp.float32)
+        return jax.vmap(of_head, axis_size=heads)(per_head)
+
+    def _inputs(self, padded: PaddedPrimals, blocks: tuple[int, int]) -> Inputs:
+        """Return the inputs of a kernel, with spans of tiles of these numbers of queries and keys."""
+        (q_tokens, k_tokens), options = self.tokens, self.static.options
+        visible = tiles(options, q_tokens, k_tokens, blocks)
+        q_words, k_words = self._dropout_words()
+        return Inputs(
+            q=padded.q,
+            k=padded.k,
+            v=padded.v,
+            q_tokens=q_tokens,
+            k_tokens=k_tokens,
+            diagonals=None if padded.diagonals is None else padded.diagonals * bias_unit(options),
+            key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
+            q_words=q_words,
+            k_words=k_words,
+            spans=None if visible is None else spans(visible),
+        )
+
+    def _dropout_words(self) -> tuple[Array | None, Array | None]:
+        """Return the words of queries, `(N, H, T)` or `(1, 1, T)`, and of keys that dropout hashes."""
+        operands = self.operands
+        if operands.seed is None:
+            return None, None
+        n, key_heads, group = operands.q.shape[:3]
+        counts = (1, 1) if self.static.layout.one_dropout else (n, key_heads * group)
+        batch, heads, queries, keys = (jnp.arange(size, dtype=jnp.uint32) for size in (*counts, *self.lengths))
+        if not self.static.layout.one_dropout:
+            batch, heads = batch + operands.origin.batch, heads + operands.origin.head
+
+        def dropout(batch: Array, head: Array) -> Dropout:
+            return Dropout(operands.seed, batch, head, operands.origin.query, operands.origin.key)  # pyright: ignore[reportArgumentType]
+
+        of_head = lambda batch, head: query_words(dropout(batch, head), queries)
+        of_batch = jax.vmap(jax.vmap(of_head, (None, 0)), (0, None))
+        return of_batch(batch, heads), key_words(dropout(batch[0], heads[0]), keys)
