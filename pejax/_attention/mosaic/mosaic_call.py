@@ -10,9 +10,10 @@ from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import Dropout, key_words, query_words
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.block_masks import TokenRows, spans, tiles, token_rows
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Static, Way
-from pejax._attention.mosaic.mosaic_kernels import OWNED, Inputs, Plan, forward
+from pejax._attention.kernels.block_masks import Tiles, TokenRows, spans, tiles, token_rows
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.mosaic.mosaic_gradients import BLOCK, diagonal_gradients, key_gradients, query_gradients
+from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan, forward
 from pejax._attention.mosaic.mosaic_tile import LOG2E, bias_unit
 
 HEAD_SIZES = (64, 128)
@@ -56,10 +57,15 @@ class Call:
 
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        output, lse = forward(self.plan, self._inputs(self._padded_primals(primals), (OWNED, 128)))
+        output, lse = forward(self.plan, self._inputs(self._padded_primals(primals), "queries", (OWNED, FORWARD)))
         n, key_heads, group, t, d = primals.q.shape
         output = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
         return jnp.moveaxis(output, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
+
+    def gradients(self, primals: Primals, rows: Rows) -> Primals:
+        """Return the gradients with respect to the differentiable inputs."""
+        padded, pullback = jax.vjp(self._padded_primals, primals)
+        return pullback(self._gradients(padded, self._padded_rows(rows)))[0]
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -83,7 +89,7 @@ class Call:
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them: tokens before heads, as attention was called."""
         n, key_heads, group, t, d = primals.q.shape
-        (q_length, k_length), width = self.lengths, next(size for size in HEAD_SIZES if size >= d)
+        (q_length, k_length), width = self.lengths, head_size(d)
         pad = lambda x, length: jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, width - d)))
         key_bias = primals.key_bias
         if key_bias is not None:
@@ -110,10 +116,24 @@ class Call:
         of_head = lambda params: distance.func({**primals.shared, **params}, offsets).astype(jnp.float32)
         return jax.vmap(of_head, axis_size=heads)(per_head)
 
-    def _inputs(self, padded: PaddedPrimals, blocks: tuple[int, int]) -> Inputs:
-        """Return the inputs of a kernel, with spans of tiles of these numbers of queries and keys."""
+    def _inputs(self, padded: PaddedPrimals, owned: str, blocks: tuple[int, int]) -> Inputs:
+        """Return the inputs of a kernel.
+
+        Args:
+            padded: the differentiable inputs.
+            owned: what a program owns: a block of "queries", of "keys", or one of the "diagonals" of square tiles.
+            blocks: numbers of queries and of keys in a tile.
+        """
         (q_tokens, k_tokens), options = self.tokens, self.static.options
         visible = tiles(options, q_tokens, k_tokens, blocks)
+        diagonals = None if padded.diagonals is None else padded.diagonals * bias_unit(options)
+        if owned == "diagonals":
+            # Diagonals differ in length, so their loops need spans even where every pair is visible.
+            every_tile = jnp.ones((1, *(x // size for x, size in zip(self.lengths, blocks, strict=True))), bool)
+            visible = (Tiles(every_tile, every_tile) if visible is None else visible).diagonals()
+        elif owned == "keys":
+            visible = None if visible is None else visible.transposed()
+            diagonals = None if diagonals is None else jnp.roll(diagonals[:, ::-1], 1, axis=1)
         q_words, k_words = self._dropout_words()
         return Inputs(
             q=padded.q,
@@ -121,7 +141,7 @@ class Call:
             v=padded.v,
             q_tokens=q_tokens,
             k_tokens=k_tokens,
-            diagonals=None if padded.diagonals is None else padded.diagonals * bias_unit(options),
+            diagonals=diagonals,
             key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
             q_words=q_words,
             k_words=k_words,
@@ -145,3 +165,32 @@ class Call:
         of_head = lambda batch, head: query_words(dropout(batch, head), queries)
         of_batch = jax.vmap(jax.vmap(of_head, (None, 0)), (0, None))
         return of_batch(batch, heads), key_words(dropout(batch[0], heads[0]), keys)
+
+    def _padded_rows(self, rows: Rows) -> Rows:
+        """Return the rows for the backward pass as the kernels read them, with lse in base 2."""
+        n, key_heads, group, t, d = rows.d_output.shape
+        heads, extra = key_heads * group, self.lengths[0] - t
+        pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
+        d_output = jnp.moveaxis(rows.d_output, 3, 1).reshape(n, t, heads, d)
+        width = ((0, 0), (0, extra), (0, 0), (0, head_size(d) - d))
+        return Rows(jnp.pad(d_output, width), pad(rows.lse) * LOG2E, pad(rows.mean))
+
+    def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
+        """Return the gradients of the padded inputs."""
+        inputs = functools.partial(self._inputs, padded)
+        d_k, d_v, *d_key_bias = key_gradients(self.plan, inputs("keys", (BLOCK, OWNED)), rows)
+        diagonals = None
+        if padded.diagonals is not None:
+            diagonals = diagonal_gradients(self.plan, inputs("diagonals", (OWNED, OWNED)), rows)
+        return PaddedPrimals(
+            q=query_gradients(self.plan, inputs("queries", (OWNED, BLOCK)), rows),
+            k=d_k,
+            v=d_v,
+            diagonals=diagonals,
+            key_bias=next(iter(d_key_bias), None),
+        )
+
+
+def head_size(size: int) -> int:
+    """Return the channels of a head of `size` channels as the kernels read it."""
+    return next(limit for limit in HEAD_SIZES if limit >= size)

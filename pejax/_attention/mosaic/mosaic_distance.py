@@ -3,9 +3,9 @@
     tile[r, c] = vector[c - r + rows]
 
 In the layout of `wgmma`'s results, thread t, of warp w = t // 32 % 4 and lane l = t % 32, holds the rows
-16·w + l // 4 + 8·s and the columns 8·j + 2·(l % 4) + e for s, e in {0, 1}, of every 64 rows. So c - r is a number of the
-thread, `first_index`, plus 8·(j - s) + e, which are constants: registers with the same j - s share a number, and a tile
-of 64 x 128 takes 34 loads for the 64 numbers of each thread.
+16·w + l // 4 + 8·s and the columns 8·j + 2·(l % 4) + e for s, e in {0, 1}, of every 64 rows. So c - r is a number of
+the thread plus 8·(j - s) + e, which are constants: registers with the same j - s share a number, and a tile of 64 x 128
+takes 34 loads for the 64 numbers of each thread.
 
 Reference:
     NVIDIA, "PTX ISA", section "Register fragments and shared memory matrix layouts" of wgmma.

@@ -15,11 +15,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
+from pejax._attention.kernels.diagonals import along_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._attention.mosaic.mosaic_kernels import (
     OWNED,
     Inputs,
     Plan,
+    Visits,
     call,
     fields,
     visits,
@@ -29,17 +31,22 @@ from pejax._attention.mosaic.mosaic_kernels import (
 from pejax._attention.mosaic.mosaic_memory import (
     CONSUMERS,
     ROWS,
+    TILE,
     Place,
     accumulated,
     in_layout,
     products,
     ring,
+    spread,
     swizzled,
 )
-from pejax._attention.mosaic.mosaic_tile import TileGradients, scores, tile_gradients
+from pejax._attention.mosaic.mosaic_tile import TileGradients, across, scores, tile_gradients
 
 BLOCK = 64
 """Tokens in a block that a program loops over."""
+
+PROGRAMS = 1024
+"""Number of programs that is enough to keep a GPU busy; where there would be more, several examples share a program."""
 
 
 def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T H D"]:
@@ -69,13 +76,15 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
             first = i * OWNED + warpgroup * ROWS
             queries = n, pl.ds(first, ROWS), head
             q, d_output = load_owned((inputs.q, rows.d_output), queries, owned, loaded, warpgroup)
+            numbers = [plgpu.load(x.at[n, head, queries[1]], layout=TILE.reduce(1)) for x in (rows.lse, rows.mean)]
 
             def step(x: Array, j: Array, d_q: Array, masked: bool) -> Array:
                 keys.wait(x)
                 k, v, *window = (buffer.at[keys.slot(x)] for buffer in keys.buffers)
                 place = Place(n, head, (first, ROWS), (j * BLOCK, BLOCK))
                 window = [window_for(x, warpgroup, BLOCK) for x in window]
-                gradients = gradients_of(plan, inputs, rows, place, ((q, k), (d_output, v)), window, masked)
+                lse_and_mean = [across(x, place.shape, 0) for x in numbers]
+                gradients = gradients_of(plan, inputs, place, ((q, k), (d_output, v)), lse_and_mean, window, masked)
                 d_q = accumulated(d_q, gradients.d_scores.astype(dtype), k, interpret=plan.interpret)
                 keys.release(x)
                 return d_q
@@ -117,8 +126,8 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
                 first = seen.block(lax.rem(x, seen.total)) * BLOCK
                 block = pl.ds(first, BLOCK)
                 window = window_of(inputs, head, j * OWNED, first, BLOCK, length)
-                sources = (ref.at[n, block, head] for ref in (inputs.q, rows.d_output))
-                queries.fill(x, [*sources, *window])
+                blocks = (ref.at[n, block, head] for ref in (inputs.q, rows.d_output))
+                queries.fill(x, [*blocks, *(ref.at[n, head, block] for ref in (rows.lse, rows.mean)), *window])
 
         @pl.when(warpgroup < CONSUMERS)
         def _consume() -> None:
@@ -133,10 +142,11 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
                 def step(x: Array, i: Array, carry: tuple[Array, ...], masked: bool) -> tuple[Array, ...]:
                     d_k, d_v, *d_bias = carry  # d_bias: one array if there is a key bias, else none
                     queries.wait(x)
-                    q, d_output, *window = (buffer.at[queries.slot(x)] for buffer in queries.buffers)
+                    q, d_output, lse, mean, *window = (buffer.at[queries.slot(x)] for buffer in queries.buffers)
                     place = Place(n, head, (i * BLOCK, BLOCK), (first, ROWS), transposed=True)
                     window = [window_for(x, warpgroup, BLOCK) for x in window]
-                    gradients = gradients_of(plan, inputs, rows, place, ((k, q), (v, d_output)), window, masked)
+                    lse_and_mean = [spread(x, place.shape, 1) for x in (lse, mean)]
+                    gradients = gradients_of(plan, inputs, place, ((k, q), (v, d_output)), lse_and_mean, window, masked)
                     d_v = accumulated(d_v, gradients.weights.astype(dtype), d_output, interpret=plan.interpret)
                     d_k = accumulated(d_k, gradients.d_scores.astype(dtype), q, interpret=plan.interpret)
                     queries.release(x)
@@ -162,11 +172,12 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
             plgpu.wait_smem_to_gmem(0)
 
     block, window = jax.ShapeDtypeStruct((BLOCK, dim), dtype), _window(inputs)
+    row = jax.ShapeDtypeStruct((BLOCK,), jnp.float32)
     biases = [] if inputs.key_bias is None else [jax.ShapeDtypeStruct(inputs.key_bias.shape, jnp.float32)]
     scratch = [
         (swizzled((CONSUMERS, ROWS, dim), dtype),) * 2,
         plgpu.Barrier(num_arrivals=2, num_barriers=CONSUMERS),
-        ring(256 // dim, block, block, *window),
+        ring(256 // dim, block, block, row, row, *window),
         [swizzled((CONSUMERS, ROWS), jnp.float32) for _ in biases],
     ]
     outputs = [*[jax.ShapeDtypeStruct(inputs.k.shape, dtype)] * 2, *biases]
@@ -184,22 +195,22 @@ def load_owned(sources: tuple[Any, Any], place: Any, owned: tuple[Any, Any], loa
 
 
 def gradients_of(
-    plan: Plan, inputs: Inputs, rows: Rows, place: Place, pairs: tuple[Any, Any], window: list[Any], masked: bool
+    plan: Plan, inputs: Inputs, place: Place, pairs: Any, lse_and_mean: list[Array], window: list[Any], masked: bool
 ) -> TileGradients:
     """Return the weights and gradients of a tile.
 
     Args:
         plan: static settings.
         inputs: references to the inputs.
-        rows: references to one row per query, with lse in base 2.
         place: place of the tile.
-        pairs: blocks in shared memory whose products are q·k and the gradients of the weights.
+        pairs: two pairs of blocks in shared memory, whose products are q·k and the gradients of the weights.
+        lse_and_mean: those of each query's `Rows`, in the tile's shape; lse in base 2.
         window: reference to the part of the diagonals that the tile is cut from; [] without a bias.
         masked: whether the tile may have masked pairs.
     """
     logits, d_weights = products(*pairs)
     tile = scores(plan.options, logits, fields(plan, inputs, place, *(window or [None]), masked))
-    lse, mean = (place.of_queries(ref, place.n, place.head) for ref in (rows.lse, rows.mean))
+    lse, mean = lse_and_mean
     return tile_gradients(tile, lse, d_weights, mean)
 
 
@@ -209,5 +220,90 @@ def _window(inputs: Inputs) -> list[Any]:
 
 
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradients of the bias by distance, at `Inputs.diagonals`'s places, summed over the batch."""
-    raise NotImplementedError
+    """Return the gradients of the bias by distance, at the places of `Inputs.diagonals`, summed over the batch.
+
+    `Inputs.spans` are those of the diagonals of square tiles of side `OWNED`.
+    """
+    (n_count, _, heads, dim), dtype = inputs.q.shape, inputs.q.dtype
+    q_count, k_count = (length // OWNED for length in inputs.lengths)
+    count = q_count + k_count - 1
+    parts = min(n_count, max(1, PROGRAMS // (count * heads)))
+    halves = OWNED // BLOCK
+
+    def diagonal_gradients(inputs: Inputs, rows: Rows, sums_ref: Any, window: Any, loaded: Any, tiles: Any) -> None:
+        diagonal, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
+        offset = diagonal - (q_count - 1)
+        examples = lax.div(n_count - 1 - part, jnp.int32(parts)) + 1
+
+        def seen_by(t: Array) -> tuple[Array, Visits]:
+            n = part + t * parts
+            return n, visits(inputs.spans, n, diagonal, q_count)
+
+        @pl.when(warpgroup == CONSUMERS)
+        def _produce() -> None:
+            plgpu.set_max_registers(40, action="decrease")
+
+            def of_example(t: Array, begun: Array) -> Array:
+                n, seen = seen_by(t)
+
+                @pl.loop(0, halves * seen.total)
+                def _copy(x: Array) -> None:
+                    i = seen.block(lax.div(x, jnp.int32(halves)))
+                    queries = pl.ds(i * OWNED, OWNED)
+                    keys = pl.ds((i + offset) * OWNED + lax.rem(x, jnp.int32(halves)) * BLOCK, BLOCK)
+                    place = n, keys, lax.div(head, jnp.int32(plan.group))
+                    sources = [ref.at[n, queries, head] for ref in (inputs.q, rows.d_output)]
+                    sources += [ref.at[n, head, queries] for ref in (rows.lse, rows.mean)]
+                    tiles.fill(begun + x, [*sources, inputs.k.at[place], inputs.v.at[place]])
+
+                return begun + halves * seen.total
+
+            lax.fori_loop(0, examples, of_example, jnp.int32(0))
+
+        @pl.when(warpgroup < CONSUMERS)
+        def _consume() -> None:
+            plgpu.set_max_registers(232, action="increase")
+            own = pl.ds(warpgroup * ROWS, ROWS)
+            source = inputs.diagonals.at[head, pl.ds(diagonal * OWNED, 2 * OWNED)]
+            plgpu.copy_gmem_to_smem(source, window.at[warpgroup], loaded.at[warpgroup])
+            plgpu.barrier_wait(loaded.at[warpgroup])
+
+            def of_example(t: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+                begun, *sums = carry
+                n, seen = seen_by(t)
+
+                def step(x: Array, i: Array, sums: list[Array], masked: bool) -> list[Array]:
+                    totals = []
+                    for half, total in enumerate(sums):
+                        y = begun + halves * x + half
+                        tiles.wait(y)
+                        q, d_output, lse, mean, k, v = (buffer.at[tiles.slot(y)] for buffer in tiles.buffers)
+                        queries = i * OWNED + warpgroup * ROWS, ROWS
+                        place = Place(n, head, queries, ((i + offset) * OWNED + half * BLOCK, BLOCK))
+                        start = (CONSUMERS - 1 - warpgroup) * ROWS + half * BLOCK
+                        part = [window.at[warpgroup, pl.ds(start, ROWS + BLOCK)]]
+                        pairs = (q.at[own], k), (d_output.at[own], v)
+                        lse_and_mean = [spread(x.at[own], place.shape, 0) for x in (lse, mean)]
+                        gradients = gradients_of(plan, inputs, place, pairs, lse_and_mean, part, masked)
+                        tiles.release(y)
+                        totals.append(total + gradients.d_bias)
+                    return totals
+
+                return begun + halves * seen.total, *seen.loop(step, sums)
+
+            zeros = [in_layout(jnp.zeros((ROWS, BLOCK), jnp.float32)) for _ in range(halves)]
+            _, *sums = lax.fori_loop(0, examples, of_example, (jnp.int32(0), *zeros))
+            for half, total in enumerate(sums):
+                sums_ref[part, head, diagonal, own, pl.ds(half * BLOCK, BLOCK)] = total
+
+    owned, block = (jax.ShapeDtypeStruct((size, dim), dtype) for size in (OWNED, BLOCK))
+    row = jax.ShapeDtypeStruct((OWNED,), jnp.float32)
+    scratch = [
+        swizzled((CONSUMERS, 2 * OWNED), jnp.float32),
+        plgpu.Barrier(num_barriers=CONSUMERS),
+        ring(2, owned, owned, row, row, block, block),
+    ]
+    outputs = [jax.ShapeDtypeStruct((parts, heads, count, OWNED, OWNED), jnp.float32)]
+    grid = {"head": heads, "block": count, "example": parts}
+    (sums,) = call(plan, diagonal_gradients, grid, outputs, scratch, inputs, rows)
+    return jnp.roll(along_diagonals(jnp.sum(sums, axis=0)), 1, axis=1)  # its last diagonal does not exist

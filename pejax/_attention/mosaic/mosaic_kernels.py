@@ -32,6 +32,9 @@ from pejax._attention.mosaic.mosaic_tile import Fields, across, ends_of_rows, sc
 OWNED = CONSUMERS * ROWS
 """Tokens that a program owns: queries, or keys."""
 
+FORWARD = 128
+"""Keys in a block that the forward pass loops over."""
+
 
 class Plan(NamedTuple):
     """The static settings of a kernel.
@@ -223,7 +226,7 @@ def window_for(window: Any, warpgroup: Array, size: int) -> Any:
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[Array, "N H T"]]:
     """Return the output and each query's log-sum-exp."""
-    (n_count, length, heads, dim), dtype, size = inputs.q.shape, inputs.q.dtype, 128
+    (n_count, length, heads, dim), dtype, size = inputs.q.shape, inputs.q.dtype, FORWARD
     count = length // OWNED
 
     def forward(inputs: Inputs, o_ref: Any, lse_ref: Any, q_buffer: Any, lse_buffer: Any, loaded: Any, k_ring: Any,

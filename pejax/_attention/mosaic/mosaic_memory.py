@@ -55,7 +55,7 @@ class Place(NamedTuple):
     def _load(self, ref: Any, index: tuple[Any, ...], tokens: tuple[Array, int], axis: int) -> Array:
         """Load numbers of tokens, on an axis of the tile; an axis of size 1 in `ref` is shared by all."""
         index = tuple(i if size > 1 else 0 for i, size in zip(index, ref.shape, strict=False))
-        return across(plgpu.load(ref.at[(*index, pl.ds(*tokens))], layout=TILE.reduce(1 - axis)), self.shape, axis)
+        return spread(ref.at[(*index, pl.ds(*tokens))], self.shape, axis)
 
 
 class Ring(NamedTuple):
@@ -107,6 +107,11 @@ def swizzled(shape: tuple[int, ...], dtype: Any) -> Any:
     if dtype == jnp.float32:
         return plgpu.SMEM(shape, dtype)
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+
+
+def spread(ref: Any, shape: tuple[int, int], axis: int) -> Array:
+    """Load one number per row (axis 0) or per column (axis 1), as an array of the tile's shape."""
+    return across(plgpu.load(ref, layout=TILE.reduce(1 - axis)), shape, axis)
 
 
 def in_layout(x: Array) -> Array:

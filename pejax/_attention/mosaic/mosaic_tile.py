@@ -1,7 +1,7 @@
 """The arithmetic of one tile, as functions of arrays: kernels on Mosaic GPU run it in registers, tests as it is.
 
-Logits are in base 2, l = logits·log₂e, so that exp2 makes the weights, which is one instruction. Where l = factor·x with
-a positive factor, x is kept: the product is then part of the difference under exp2, of one instruction as well.
+Logits are in base 2, l = logits·log₂e, so that exp2 makes the weights, which is one instruction. Where l = factor·x
+with a positive factor, x is kept: the product is then part of the difference under exp2, of one instruction as well.
 
 Every array of a tile has the tile's shape, because registers do not broadcast by themselves. A tile has queries as rows
 and keys as columns, or the other way round, if it is transposed.
@@ -49,12 +49,14 @@ class Scores(NamedTuple):
         factor: a positive number.
         cap_derivative: d logits / d (scale·q·k + bias).
         keep: factors by which dropout multiplies the weights.
+        placed: as in `Fields`.
     """
 
     x: Array
     factor: float
     cap_derivative: Array | None
     keep: Array | None
+    placed: Array | None
 
 
 class TileGradients(NamedTuple):
@@ -63,11 +65,13 @@ class TileGradients(NamedTuple):
     Attributes:
         weights: weights after dropout.
         d_scores: gradient of scale·q·k + bias.
+        d_bias: gradient of the bias by distance.
         d_logits: gradient of the logits after the cap.
     """
 
     weights: Array
     d_scores: Array
+    d_bias: Array
     d_logits: Array
 
 
@@ -94,7 +98,7 @@ def scores(options: Options, products: Array, fields: Fields) -> Scores:
     if fields.dropout_words is not None:
         rate = options.dropout_rate
         keep = jnp.where(keep_words(fields.dropout_words[0] + fields.dropout_words[1], rate), 1 / (1 - rate), 0.0)
-    return Scores(x, factor, cap_derivative, keep)
+    return Scores(x, factor, cap_derivative, keep, fields.placed)
 
 
 def softmax_step(tile: Scores, row_max: Array, total: Array) -> tuple[Array, Array, Array, Array]:
@@ -136,7 +140,8 @@ def tile_gradients(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> T
     if tile.keep is not None:
         weights = weights * tile.keep
     d_scores = d_logits if tile.cap_derivative is None else d_logits * tile.cap_derivative
-    return TileGradients(weights, d_scores, d_logits)
+    d_bias = d_scores if tile.placed is None else jnp.where(tile.placed, d_scores, 0.0)
+    return TileGradients(weights, d_scores, d_bias, d_logits)
 
 
 def across(x: Array, shape: tuple[int, ...], axis: int) -> Array:
