@@ -181,7 +181,7 @@ class Call:
         d_k, d_v, *d_key_bias = key_gradients(self.plan, inputs("keys", (BLOCK, OWNED)), rows)
         diagonals = None
         if padded.diagonals is not None:
-            diagonals = diagonal_gradients(self.plan, inputs("diagonals", (OWNED, OWNED)), rows)
+            diagonals = diagonal_gradients(self.plan, inputs("diagonals", (BLOCK, BLOCK)), rows)
         return PaddedPrimals(
             q=query_gradients(self.plan, inputs("queries", (OWNED, BLOCK)), rows),
             k=d_k,

@@ -6,6 +6,7 @@ owns the tiles (I, I + c) for one c: elements at the same place in these have th
 query, so it sums whole tiles, and a bias with one number per diagonal gets its gradient.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -30,6 +31,8 @@ from pejax._attention.mosaic.mosaic_kernels import (
 )
 from pejax._attention.mosaic.mosaic_memory import (
     CONSUMERS,
+    FEW,
+    MANY,
     ROWS,
     TILE,
     Place,
@@ -40,7 +43,7 @@ from pejax._attention.mosaic.mosaic_memory import (
     spread,
     swizzled,
 )
-from pejax._attention.mosaic.mosaic_tile import TileGradients, across, scores, tile_gradients
+from pejax._attention.mosaic.mosaic_tile import TileGradients, across, scores, tile_gradients, weights_of
 
 BLOCK = 64
 """Tokens in a block that a program loops over."""
@@ -61,7 +64,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(FEW, action="decrease")
 
             @pl.loop(0, seen.total)
             def _copy(x: Array) -> None:
@@ -72,7 +75,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
 
         @pl.when(warpgroup < CONSUMERS)
         def _consume() -> None:
-            plgpu.set_max_registers(232, action="increase")
+            plgpu.set_max_registers(MANY, action="increase")
             first = i * OWNED + warpgroup * ROWS
             queries = n, pl.ds(first, ROWS), head
             q, d_output = load_owned((inputs.q, rows.d_output), queries, owned, loaded, warpgroup)
@@ -83,8 +86,8 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
                 k, v, *window = (buffer.at[keys.slot(x)] for buffer in keys.buffers)
                 place = Place(n, head, (first, ROWS), (j * BLOCK, BLOCK))
                 window = [window_for(x, warpgroup, BLOCK) for x in window]
-                lse_and_mean = [across(x, place.shape, 0) for x in numbers]
-                gradients = gradients_of(plan, inputs, place, ((q, k), (d_output, v)), lse_and_mean, window, masked)
+                row = lambda x: across(x, place.shape, 0)
+                gradients = gradients_of(plan, inputs, place, ((q, k), (d_output, v)), (row, *numbers), window, masked)
                 d_q = accumulated(d_q, gradients.d_scores.astype(dtype), k, interpret=plan.interpret)
                 keys.release(x)
                 return d_q
@@ -118,7 +121,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(FEW, action="decrease")
 
             @pl.loop(0, plan.group * seen.total)
             def _copy(x: Array) -> None:
@@ -131,7 +134,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
 
         @pl.when(warpgroup < CONSUMERS)
         def _consume() -> None:
-            plgpu.set_max_registers(232, action="increase")
+            plgpu.set_max_registers(MANY, action="increase")
             first = j * OWNED + warpgroup * ROWS
             keys = n, pl.ds(first, ROWS), key_head
             k, v = load_owned((inputs.k, inputs.v), keys, owned, loaded, warpgroup)
@@ -145,8 +148,9 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
                     q, d_output, lse, mean, *window = (buffer.at[queries.slot(x)] for buffer in queries.buffers)
                     place = Place(n, head, (i * BLOCK, BLOCK), (first, ROWS), transposed=True)
                     window = [window_for(x, warpgroup, BLOCK) for x in window]
-                    lse_and_mean = [spread(x, place.shape, 1) for x in (lse, mean)]
-                    gradients = gradients_of(plan, inputs, place, ((k, q), (v, d_output)), lse_and_mean, window, masked)
+                    column = lambda ref: spread(ref, place.shape, 1)
+                    pairs, numbers = ((k, q), (v, d_output)), (column, lse, mean)
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, window, masked)
                     d_v = accumulated(d_v, gradients.weights.astype(dtype), d_output, interpret=plan.interpret)
                     d_k = accumulated(d_k, gradients.d_scores.astype(dtype), q, interpret=plan.interpret)
                     queries.release(x)
@@ -195,7 +199,7 @@ def load_owned(sources: tuple[Any, Any], place: Any, owned: tuple[Any, Any], loa
 
 
 def gradients_of(
-    plan: Plan, inputs: Inputs, place: Place, pairs: Any, lse_and_mean: list[Array], window: list[Any], masked: bool
+    plan: Plan, inputs: Inputs, place: Place, pairs: Any, numbers: tuple[Any, Any, Any], window: list[Any], masked: bool
 ) -> TileGradients:
     """Return the weights and gradients of a tile.
 
@@ -204,14 +208,16 @@ def gradients_of(
         inputs: references to the inputs.
         place: place of the tile.
         pairs: two pairs of blocks in shared memory, whose products are q·k and the gradients of the weights.
-        lse_and_mean: those of each query's `Rows`, in the tile's shape; lse in base 2.
+        numbers: a function to arrays of the tile's shape, and what it makes the queries' lse, in base 2, and mean from.
         window: reference to the part of the diagonals that the tile is cut from; [] without a bias.
         masked: whether the tile may have masked pairs.
     """
-    logits, d_weights = products(*pairs)
+    spread_out, lse, mean = numbers
+    (logits,) = products(pairs[0])
     tile = scores(plan.options, logits, fields(plan, inputs, place, *(window or [None]), masked))
-    lse, mean = lse_and_mean
-    return tile_gradients(tile, lse, d_weights, mean)
+    weights = weights_of(tile, spread_out(lse))
+    (d_weights,) = products(pairs[1])  # not before: with the logits, it would need the registers of two more tiles
+    return tile_gradients(tile, weights, d_weights, spread_out(mean))
 
 
 def _window(inputs: Inputs) -> list[Any]:
@@ -222,88 +228,89 @@ def _window(inputs: Inputs) -> list[Any]:
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
     """Return the gradients of the bias by distance, at the places of `Inputs.diagonals`, summed over the batch.
 
-    `Inputs.spans` are those of the diagonals of square tiles of side `OWNED`.
+    `Inputs.spans` are those of the diagonals of square tiles of side `BLOCK`. The consumers take turns at tiles.
     """
     (n_count, _, heads, dim), dtype = inputs.q.shape, inputs.q.dtype
-    q_count, k_count = (length // OWNED for length in inputs.lengths)
+    q_count, k_count = (length // BLOCK for length in inputs.lengths)
     count = q_count + k_count - 1
     parts = min(n_count, max(1, PROGRAMS // (count * heads)))
-    halves = OWNED // BLOCK
 
-    def diagonal_gradients(inputs: Inputs, rows: Rows, sums_ref: Any, window: Any, loaded: Any, tiles: Any) -> None:
+    def diagonal_gradients(inputs: Inputs, rows: Rows, sums_ref: Any, window: Any, loaded: Any, tiles: Any,
+                           other_sums: Any, added: Any) -> None:  # fmt: skip
         diagonal, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
         offset = diagonal - (q_count - 1)
-        examples = lax.div(n_count - 1 - part, jnp.int32(parts)) + 1
 
-        def seen_by(t: Array) -> tuple[Array, Visits]:
-            n = part + t * parts
-            return n, visits(inputs.spans, n, diagonal, q_count)
+        def over_examples(of_example: Callable, carry: Any) -> Any:
+            """Return the carry after all examples of this part; it begins with the number of steps before."""
+
+            def step(t: Array, carry: Any) -> Any:
+                n = part + t * parts
+                seen = visits(inputs.spans, n, diagonal, q_count)
+                return carry[0] + seen.total, *of_example(n, seen, *carry)
+
+            return lax.fori_loop(0, lax.div(n_count - 1 - part, jnp.int32(parts)) + 1, step, (jnp.int32(0), *carry))
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(FEW, action="decrease")
 
-            def of_example(t: Array, begun: Array) -> Array:
-                n, seen = seen_by(t)
-
-                @pl.loop(0, halves * seen.total)
+            def of_example(n: Array, seen: Visits, begun: Array) -> tuple[()]:
+                @pl.loop(0, seen.total)
                 def _copy(x: Array) -> None:
-                    i = seen.block(lax.div(x, jnp.int32(halves)))
-                    queries = pl.ds(i * OWNED, OWNED)
-                    keys = pl.ds((i + offset) * OWNED + lax.rem(x, jnp.int32(halves)) * BLOCK, BLOCK)
-                    place = n, keys, lax.div(head, jnp.int32(plan.group))
-                    sources = [ref.at[n, queries, head] for ref in (inputs.q, rows.d_output)]
-                    sources += [ref.at[n, head, queries] for ref in (rows.lse, rows.mean)]
-                    tiles.fill(begun + x, [*sources, inputs.k.at[place], inputs.v.at[place]])
+                    i = seen.block(x)
+                    queries, keys = (pl.ds(block * BLOCK, BLOCK) for block in (i, i + offset))
+                    of_queries = [ref.at[n, queries, head] for ref in (inputs.q, rows.d_output)]
+                    numbers = [ref.at[n, head, queries] for ref in (rows.lse, rows.mean)]
+                    key_head = lax.div(head, jnp.int32(plan.group))
+                    tiles.fill(begun + x, [*of_queries, *(ref.at[n, keys, key_head] for ref in (inputs.k, inputs.v)),
+                                           *numbers])  # fmt: skip
 
-                return begun + halves * seen.total
+                return ()
 
-            lax.fori_loop(0, examples, of_example, jnp.int32(0))
+            over_examples(of_example, ())
 
         @pl.when(warpgroup < CONSUMERS)
         def _consume() -> None:
-            plgpu.set_max_registers(232, action="increase")
-            own = pl.ds(warpgroup * ROWS, ROWS)
-            source = inputs.diagonals.at[head, pl.ds(diagonal * OWNED, 2 * OWNED)]
+            plgpu.set_max_registers(MANY, action="increase")
+            source = inputs.diagonals.at[head, pl.ds(diagonal * BLOCK, 2 * BLOCK)]
             plgpu.copy_gmem_to_smem(source, window.at[warpgroup], loaded.at[warpgroup])
             plgpu.barrier_wait(loaded.at[warpgroup])
 
-            def of_example(t: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-                begun, *sums = carry
-                n, seen = seen_by(t)
+            def of_example(n: Array, seen: Visits, begun: Array, total: Array) -> tuple[Array]:
+                def step(x: Array, i: Array, total: Array, masked: bool) -> Array:
+                    tiles.wait(x)
+                    q, d_output, k, v, lse, mean = (buffer.at[tiles.slot(x)] for buffer in tiles.buffers)
+                    place = Place(n, head, (i * BLOCK, BLOCK), ((i + offset) * BLOCK, BLOCK))
+                    row = lambda ref: spread(ref, place.shape, 0)
+                    pairs, numbers = ((q, k), (d_output, v)), (row, lse, mean)
+                    part = [window.at[warpgroup]]
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, part, masked)
+                    tiles.release(x)
+                    return total + gradients.d_bias
 
-                def step(x: Array, i: Array, sums: list[Array], masked: bool) -> list[Array]:
-                    totals = []
-                    for half, total in enumerate(sums):
-                        y = begun + halves * x + half
-                        tiles.wait(y)
-                        q, d_output, lse, mean, k, v = (buffer.at[tiles.slot(y)] for buffer in tiles.buffers)
-                        queries = i * OWNED + warpgroup * ROWS, ROWS
-                        place = Place(n, head, queries, ((i + offset) * OWNED + half * BLOCK, BLOCK))
-                        start = (CONSUMERS - 1 - warpgroup) * ROWS + half * BLOCK
-                        part = [window.at[warpgroup, pl.ds(start, ROWS + BLOCK)]]
-                        pairs = (q.at[own], k), (d_output.at[own], v)
-                        lse_and_mean = [spread(x.at[own], place.shape, 0) for x in (lse, mean)]
-                        gradients = gradients_of(plan, inputs, place, pairs, lse_and_mean, part, masked)
-                        tiles.release(y)
-                        totals.append(total + gradients.d_bias)
-                    return totals
+                return (seen.loop(step, total, begun, (warpgroup, CONSUMERS)),)
 
-                return begun + halves * seen.total, *seen.loop(step, sums)
+            _, total = over_examples(of_example, (in_layout(jnp.zeros((BLOCK, BLOCK), jnp.float32)),))
 
-            zeros = [in_layout(jnp.zeros((ROWS, BLOCK), jnp.float32)) for _ in range(halves)]
-            _, *sums = lax.fori_loop(0, examples, of_example, (jnp.int32(0), *zeros))
-            for half, total in enumerate(sums):
-                sums_ref[part, head, diagonal, own, pl.ds(half * BLOCK, BLOCK)] = total
+            @pl.when(warpgroup == 1)
+            def _hand_over() -> None:
+                other_sums[...] = total
+                plgpu.barrier_arrive(added)
 
-    owned, block = (jax.ShapeDtypeStruct((size, dim), dtype) for size in (OWNED, BLOCK))
-    row = jax.ShapeDtypeStruct((OWNED,), jnp.float32)
+            @pl.when(warpgroup == 0)
+            def _write() -> None:
+                plgpu.barrier_wait(added)
+                sums_ref[part, head, diagonal] = total + other_sums[...]
+
+    block, row = jax.ShapeDtypeStruct((BLOCK, dim), dtype), jax.ShapeDtypeStruct((BLOCK,), jnp.float32)
     scratch = [
-        swizzled((CONSUMERS, 2 * OWNED), jnp.float32),
+        swizzled((CONSUMERS, 2 * BLOCK), jnp.float32),
         plgpu.Barrier(num_barriers=CONSUMERS),
-        ring(2, owned, owned, row, row, block, block),
+        ring(256 // dim, block, block, block, block, row, row, consumers=1),
+        swizzled((BLOCK, BLOCK), jnp.float32),
+        plgpu.Barrier(),
     ]
-    outputs = [jax.ShapeDtypeStruct((parts, heads, count, OWNED, OWNED), jnp.float32)]
+    outputs = [jax.ShapeDtypeStruct((parts, heads, count, BLOCK, BLOCK), jnp.float32)]
     grid = {"head": heads, "block": count, "example": parts}
     (sums,) = call(plan, diagonal_gradients, grid, outputs, scratch, inputs, rows)
     return jnp.roll(along_diagonals(jnp.sum(sums, axis=0)), 1, axis=1)  # its last diagonal does not exist

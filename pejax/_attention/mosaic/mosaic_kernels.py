@@ -19,6 +19,8 @@ from pejax._attention.kernels.block_masks import TokenRows
 from pejax._attention.mosaic.mosaic_distance import by_distance
 from pejax._attention.mosaic.mosaic_memory import (
     CONSUMERS,
+    FEW,
+    MANY,
     ROWS,
     Place,
     accumulated,
@@ -113,18 +115,35 @@ class Visits(NamedTuple):
         masked = jnp.where(beyond < before, self.first + beyond, self.full_end + beyond - before)
         return jnp.where(beyond < 0, self.full_start + x, masked)
 
-    def loop(self, step: Callable, carry: Any, begun: Array | int = 0) -> Any:
-        """Return the carry after all blocks.
+    def loop(self, step: Callable, carry: Any, begun: Array | int = 0, turn: tuple[Array, int] = (0, 1)) -> Any:  # pyright: ignore[reportArgumentType]
+        """Return the carry after all blocks, or after those of one consumer of several that take turns.
 
         Args:
             step: `(number of the step, index of the block, carry, masked) -> carry`.
             carry: carry before the first block.
             begun: number of the first step.
+            turn: (i, n): only the steps whose number is i modulo n.
         """
         full = self.full_end - self.full_start
-        run = lambda masked: lambda x, carry: step(begun + x, self.block(x), carry, masked)
-        carry = lax.fori_loop(0, full, run(False), carry)
-        return lax.fori_loop(full, self.total, run(True), carry) if self.some_masked else carry
+        for masked, low, high in ((False, 0, full), (True, full, self.total)):
+            if masked <= self.some_masked:
+                carry = self._loop(step, carry, begun, turn, low, high, masked)
+        return carry
+
+    def _loop(
+        self, step: Callable, carry: Any, begun: Any, turn: tuple[Any, int], low: Any, high: Any, masked: bool
+    ) -> Any:
+        """Return the carry after the steps from `low` to `high`; the other arguments are those of `loop`."""
+        consumer, count = turn
+        if count == 1:
+            return lax.fori_loop(low, high, lambda x, carry: step(begun + x, self.block(x), carry, masked), carry)
+        first = low + lax.rem(consumer + count - lax.rem(begun + low, jnp.int32(count)), jnp.int32(count))
+
+        def own_step(y: Array, carry: Any) -> Any:
+            x = first + y * count
+            return step(begun + x, self.block(x), carry, masked)
+
+        return lax.fori_loop(0, lax.div(high - first + count - 1, jnp.int32(count)), own_step, carry)
 
 
 def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
@@ -237,7 +256,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
-            plgpu.set_max_registers(40, action="decrease")
+            plgpu.set_max_registers(FEW, action="decrease")
 
             @pl.loop(0, seen.total)
             def _copy(x: Array) -> None:
@@ -249,7 +268,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
 
         @pl.when(warpgroup < CONSUMERS)
         def _consume() -> None:
-            plgpu.set_max_registers(232, action="increase")
+            plgpu.set_max_registers(MANY, action="increase")
             first = i * OWNED + warpgroup * ROWS
             queries, q = pl.ds(first, ROWS), q_buffer.at[warpgroup]
             plgpu.copy_gmem_to_smem(inputs.q.at[n, queries, head], q, loaded.at[warpgroup])

@@ -22,6 +22,9 @@ CONSUMERS = 2
 ROWS = 64
 """Rows of a warpgroup's tile: those of one `wgmma`."""
 
+MANY, FEW = 240, 24
+"""Registers of a consumer's thread and of the producer's: with 128 threads in each, nearly all of a multiprocessor."""
+
 TILE = plgpu.Layout.WGMMA
 """Layout of a tile. `TILE.reduce(1)` is that of one number per row, `TILE.reduce(0)` of one per column."""
 

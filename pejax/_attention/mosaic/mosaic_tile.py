@@ -124,24 +124,26 @@ def ends_of_rows(row_max: Array, total: Array) -> tuple[Array, Array]:
     return divisor, jnp.where(sees_nothing, -jnp.inf, (row_max + jnp.log2(divisor)) / LOG2E)
 
 
-def tile_gradients(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> TileGradients:
-    """Return the weights and gradients of a tile.
+def weights_of(tile: Scores, lse: Array) -> Array:
+    """Return the weights of a tile before dropout; `lse`: log-sum-exp of each query in base 2, 0 for -inf."""
+    return jnp.exp2(tile.x * tile.factor - lse)
+
+
+def tile_gradients(tile: Scores, weights: Array, d_weights: Array, mean: Array) -> TileGradients:
+    """Return the weights after dropout and the gradients of a tile.
 
     Args:
         tile: scores of the tile.
-        lse: log-sum-exp of each query in base 2, 0 for -inf.
+        weights: weights before dropout.
         d_weights: gradient of the weights after dropout.
         mean: `Rows.mean` of each query.
     """
-    weights = jnp.exp2(tile.x * tile.factor - lse)
-    if tile.keep is not None:
-        d_weights = d_weights * tile.keep
+    kept = weights if tile.keep is None else weights * tile.keep
+    d_weights = d_weights if tile.keep is None else d_weights * tile.keep
     d_logits = weights * (d_weights - mean)
-    if tile.keep is not None:
-        weights = weights * tile.keep
     d_scores = d_logits if tile.cap_derivative is None else d_logits * tile.cap_derivative
     d_bias = d_scores if tile.placed is None else jnp.where(tile.placed, d_scores, 0.0)
-    return TileGradients(weights, d_scores, d_bias, d_logits)
+    return TileGradients(kept, d_scores, d_bias, d_logits)
 
 
 def across(x: Array, shape: tuple[int, ...], axis: int) -> Array:
