@@ -60,11 +60,12 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
     def query_gradients(inputs: Inputs, rows: Rows, dq_ref: Any, owned: Any, loaded: Any, keys: Any) -> None:
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
-        seen = visits(inputs.spans, n, i, inputs.lengths[1] // BLOCK)
+        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // BLOCK)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
             plgpu.set_max_registers(FEW, action="decrease")
+            seen = see()
 
             @pl.loop(0, seen.total)
             def _copy(x: Array) -> None:
@@ -92,7 +93,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
                 keys.release(x)
                 return d_q
 
-            d_q = seen.loop(step, in_layout(jnp.zeros((ROWS, dim), jnp.float32)))
+            d_q = see().loop(step, in_layout(jnp.zeros((ROWS, dim), jnp.float32)))
             q[...] = (d_q * plan.options.scale).astype(dtype)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(q, dq_ref.at[queries])
@@ -117,11 +118,12 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
         *d_bias_refs, owned, loaded, queries, d_bias_buffers = refs
         n, key_head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         j = lax.axis_index("block")
-        seen = visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK)
+        see = lambda: visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
             plgpu.set_max_registers(FEW, action="decrease")
+            seen = see()
 
             @pl.loop(0, plan.group * seen.total)
             def _copy(x: Array) -> None:
@@ -136,7 +138,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
         def _consume() -> None:
             plgpu.set_max_registers(MANY, action="increase")
             first = j * OWNED + warpgroup * ROWS
-            keys = n, pl.ds(first, ROWS), key_head
+            keys, seen = (n, pl.ds(first, ROWS), key_head), see()
             k, v = load_owned((inputs.k, inputs.v), keys, owned, loaded, warpgroup)
 
             def of_head(index: Array, carry: tuple[Array, Array]) -> tuple[Array, ...]:

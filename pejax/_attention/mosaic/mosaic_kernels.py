@@ -88,34 +88,32 @@ class Inputs(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """The blocks that a program visits: first those whose pairs are all visible, `full` of them, then the others.
+    """The blocks that a program visits: first those whose pairs are all visible, then the others.
 
     Attributes:
-        first: index of the first block.
+        full: number of the blocks whose pairs are all visible.
+        total: number of all blocks.
         full_start: index of the first of the full ones.
-        full_end: index after the last of them.
-        end: index after the last block.
-        some_masked: whether there may be others.
+        before: number of the other blocks that are before the full ones; the rest follow them.
+        some_masked: whether there may be other ones.
     """
 
-    first: Array
+    full: Array
+    total: Array
     full_start: Array
-    full_end: Array
-    end: Array
+    before: Array
     some_masked: bool
-
-    @property
-    def total(self) -> Array:
-        """Number of blocks."""
-        return self.end - self.first
 
     def block(self, x: Array) -> Array:
         """Return the index of the block of step x."""
-        before, beyond = self.full_start - self.first, x - (self.full_end - self.full_start)
-        masked = jnp.where(beyond < before, self.first + beyond, self.full_end + beyond - before)
-        return jnp.where(beyond < 0, self.full_start + x, masked)
+        return jnp.where(x < self.full, self.full_start + x, self.masked_block(x))
 
-    def loop(self, step: Callable, carry: Any, begun: Array | int = 0, turn: tuple[Array, int] = (0, 1)) -> Any:  # pyright: ignore[reportArgumentType]
+    def masked_block(self, x: Array) -> Array:
+        """Return the index of the block of a step after the full ones."""
+        beyond = x - self.full
+        return self.full_start + jnp.where(beyond < self.before, beyond - self.before, x - self.before)
+
+    def loop(self, step: Callable, carry: Any, begun: Array | int = 0, turn: tuple[Any, int] = (0, 1)) -> Any:
         """Return the carry after all blocks, or after those of one consumer of several that take turns.
 
         Args:
@@ -124,26 +122,19 @@ class Visits(NamedTuple):
             begun: number of the first step.
             turn: (i, n): only the steps whose number is i modulo n.
         """
-        full = self.full_end - self.full_start
-        for masked, low, high in ((False, 0, full), (True, full, self.total)):
-            if masked <= self.some_masked:
-                carry = self._loop(step, carry, begun, turn, low, high, masked)
-        return carry
-
-    def _loop(
-        self, step: Callable, carry: Any, begun: Any, turn: tuple[Any, int], low: Any, high: Any, masked: bool
-    ) -> Any:
-        """Return the carry after the steps from `low` to `high`; the other arguments are those of `loop`."""
         consumer, count = turn
-        if count == 1:
-            return lax.fori_loop(low, high, lambda x, carry: step(begun + x, self.block(x), carry, masked), carry)
-        first = low + lax.rem(consumer + count - lax.rem(begun + low, jnp.int32(count)), jnp.int32(count))
 
-        def own_step(y: Array, carry: Any) -> Any:
-            x = first + y * count
-            return step(begun + x, self.block(x), carry, masked)
+        def run(low: Any, high: Any, masked: bool, carry: Any) -> Any:
+            first = low if count == 1 else low + lax.rem(begun + low + consumer, jnp.int32(count))
 
-        return lax.fori_loop(0, lax.div(high - first + count - 1, jnp.int32(count)), own_step, carry)
+            def own_step(y: Array, carry: Any) -> Any:
+                x = first + y * count
+                return step(begun + x, self.masked_block(x) if masked else self.full_start + x, carry, masked)
+
+            return lax.fori_loop(0, lax.div(high - first + count - 1, jnp.int32(count)), own_step, carry)
+
+        carry = run(jnp.int32(0), self.full, False, carry)
+        return run(self.full, self.total, True, carry) if self.some_masked else carry
 
 
 def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
@@ -156,9 +147,10 @@ def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
         count: number of blocks to visit if there are no spans.
     """
     if spans is None:
-        return Visits(jnp.int32(0), jnp.int32(0), jnp.int32(count), jnp.int32(count), False)
+        return Visits(jnp.int32(count), jnp.int32(count), jnp.int32(0), jnp.int32(0), False)
     example = n if spans.shape[0] > 1 else 0
-    return Visits(*(spans[example, owner, i] for i in range(4)), True)
+    first, full_start, full_end, end = (spans[example, owner, i] for i in range(4))
+    return Visits(full_end - full_start, end - first, full_start, full_start - first, True)
 
 
 def call(plan: Plan, kernel: Callable, grid: dict[str, int], outputs: Any, scratch: Any, *operands: Any) -> Any:
@@ -252,11 +244,12 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
                 v_ring: Any) -> None:  # fmt: skip
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
-        seen = visits(inputs.spans, n, i, inputs.lengths[1] // size)
+        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // size)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
             plgpu.set_max_registers(FEW, action="decrease")
+            seen = see()
 
             @pl.loop(0, seen.total)
             def _copy(x: Array) -> None:
@@ -293,7 +286,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
 
             row = jnp.zeros(ROWS, jnp.float32)
             zeros = map(in_layout, (row - jnp.inf, row, jnp.zeros((ROWS, dim), jnp.float32)))
-            row_max, total, value_sums = seen.loop(step, tuple(zeros))
+            row_max, total, value_sums = see().loop(step, tuple(zeros))
             divisor, lse = ends_of_rows(row_max, total)
             q[...] = (value_sums / across(divisor, value_sums.shape, 0)).astype(dtype)
             lse_buffer.at[warpgroup][...] = lse
