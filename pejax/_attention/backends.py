@@ -40,6 +40,9 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
+MOSAIC_GPU = (0, 12)
+"""The first version of JAX whose Mosaic GPU, and interpreter of it, have what our kernels use."""
+
 # Kernels are imported on first use, because Pallas takes longer to import than all of this package.
 
 
@@ -55,6 +58,16 @@ def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     from pejax._attention.gpu import gpu_attention as gpu
 
     return gpu.gpu_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
+
+
+def _mosaic_gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend by the Pallas kernels for Hopper GPUs, on Mosaic GPU."""
+    if jax.__version_info__ < MOSAIC_GPU:
+        needed = ".".join(map(str, MOSAIC_GPU))
+        raise NotImplementedError(f"the kernels on Mosaic GPU need jax {needed}, got {jax.__version__}")
+    from pejax._attention.mosaic import mosaic_attention as mosaic
+
+    return mosaic.mosaic_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -80,6 +93,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "tpu": _tpu,
     "gpu": _gpu,
     "cudnn": _cudnn,
+    "mosaic_gpu": _mosaic_gpu,
 }
 
 

@@ -142,7 +142,10 @@ def _sharded(
     """Return output `(N, T, H, D)` and log-sum-exp `(N, T, H)`, split as the operands are."""
     batch, head, sequence, method = sharding.batch or None, sharding.heads, sharding.sequence, ring.attend
     if sequence is not None and sharding.devices(sequence) > 1:
-        method, layout = METHODS[sharding.method], layout._replace(in_order=False)  # only the first shard begins at 0
+        method, layout = (
+            METHODS[sharding.method],
+            layout._replace(in_order=False, box=None),
+        )  # only the first shard begins at 0
     settings = ring.ShardSettings(options, layout, implementation, sequence or "", sharding.devices(sequence))
 
     def attend(operands: Operands) -> tuple[Array, Array]:

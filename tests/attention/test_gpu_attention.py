@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jax.tree_util import Partial
 
-from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, make_encoding
+from pejax import Dims, Hooks, TokenPositions, adapt, dot_product_attention, init_params, make_encoding
 from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._attention.core.dropout import check_dropout
@@ -34,6 +34,14 @@ N, H, K, D = 2, 4, 2, 8
 
 def sides(case):
     """Return the tokens of a case: positions that count tokens, and whatever else it asks for."""
+    if case.get("in_order"):
+        return [TokenPositions(jnp.arange(case["t"]))] * 2
+    if "grid" in case:  # behind two tokens without a position
+        grid = np.stack(np.indices(case["grid"]), -1).reshape(case["t"] - 2, -1).astype(np.int32)
+        positions = np.concatenate([np.zeros_like(grid[:2]), grid + 1])
+        segments = np.repeat([1, 2, 0], [case["t"] - 9, 6, 3]) if case.get("segments") else None
+        fields = positions, np.arange(case["t"]), np.arange(case["t"]) >= 2, segments
+        return [TokenPositions(*(None if x is None else jnp.asarray(x) for x in fields))] * 2
     result = []
     for length in (case["t"], case["s"]):
         index = np.arange(length, dtype=np.int32) + (case["s"] - length if length == case["t"] else 0)
@@ -63,6 +71,22 @@ CASES = {
         "forward": True,  # the ways back are those of alibi and of t5
     },
     "t5, packed, cross, unplaced": {"spec": "t5", "t": 33, "s": 40, "unplaced": True, "stretch": 2},
+    "t5, far tiles": {
+        **{"spec": "t5(buckets=8, max_distance=20)", "causal": True, "t": 90, "s": 90, "in_order": True},
+    },
+    "t5, far tiles both ways, window": {
+        **{"spec": "t5(buckets=8, max_distance=20)", "t": 77, "s": 77, "in_order": True, "window": 60},
+    },
+    "t5, far tiles, cap": {
+        **{"spec": "t5(buckets=8, max_distance=20)", "t": 70, "s": 70, "in_order": True, "soft_cap": 2.0},
+    },
+    "cpb, grid, unplaced, packed": {
+        **{"spec": "cpb(hidden=4)", "axes": 2, "t": 30, "s": 30, "grid": (4, 7), "segments": True},
+    },
+    "relative_table, grid, dropout, window": {
+        **{"spec": "relative_table", "axes": 2, "t": 37, "s": 37, "grid": (5, 7), "rate": 0.3, "window": 30},
+    },
+    "t5, volume": {"spec": "t5(buckets=8, max_distance=20)", "axes": 3, "t": 26, "s": 26, "grid": (2, 3, 4)},
     "alibi, dropout, range, blind rows": {"spec": "alibi", "rate": 0.3, "distance_range": (6, 9), "t": 5, "s": 24},
 }
 
@@ -70,9 +94,10 @@ CASES = {
 def program(case, implementation, dtype=jnp.float32, block=16):
     """Return the case's outputs and all its gradients as a function of its arrays, and the arrays."""
     axes = case.get("axes", 1)
-    dims = Dims(H, D, kv_heads=K, axes=axes, causal=case.get("causal", False), extent=64 if axes == 1 else (8, 8))
+    dims = Dims(H, D, kv_heads=K, axes=axes, causal=case.get("causal", False), extent=64 if axes == 1 else (8,) * axes)
     encoding = make_encoding(case["spec"], dims)
-    params = encoding.init(jax.random.key(0))
+    noisy = lambda x: jax.random.normal(jax.random.key(1), x.shape) if not np.any(x) else x
+    params = jax.tree.map(noisy, init_params(encoding, jax.random.key(0)))
     params = adapt(encoding, params, dims.extent)
     names = ("causal", "window", "distance_range", "scale", "soft_cap")
     rng = np.random.default_rng(0)
@@ -85,7 +110,11 @@ def program(case, implementation, dtype=jnp.float32, block=16):
     options = options._replace(dropout_rate=rate, block=block)
 
     def loss(q, k, v, params, q_positions, k_positions):
-        tokens = q_tokens._replace(positions=q_positions), k_tokens._replace(positions=k_positions)
+        tokens = q_tokens, k_tokens
+        if not (
+            case.get("in_order") or "grid" in case
+        ):  # not known where it is traced, so that every case has both ways
+            tokens = q_tokens._replace(positions=q_positions), k_tokens._replace(positions=k_positions)
         operands, layout = prepare(q, k, v, *tokens, attention_hooks(encoding, params), seed)
         output, lse = implementation(options, layout, operands)
         output, lse = jnp.moveaxis(output, 3, 1).reshape(q.shape), jnp.moveaxis(lse, 3, 1).reshape(q.shape[:3])
@@ -235,10 +264,11 @@ def test_spans_miss_no_pair_and_whole_tiles_hide_none(seed):
     if result is None:
         assert pairs.all()
         return
-    for some, all_visible, span, seen in zip(*result, spans(result), [pairs], strict=True):
+    for some, all_visible, span, seen in zip(result.some, result.whole, spans(result), [pairs], strict=True):
         assert (np.asarray(some) >= seen.any(-1)).all()
         assert (np.asarray(all_visible) <= seen.all(-1)).all()
-        for (first, begin, after, last), row in zip(np.asarray(span), seen, strict=True):
+        for (first, begin, near, far, after, last), row in zip(np.asarray(span), seen, strict=True):
+            assert (near, far) == (begin, after)
             assert first <= begin <= after <= last
             assert not row[:first].any()
             assert not row[last:].any()
@@ -255,7 +285,7 @@ def _token_rows(side, options):
 def test_causal_blocks_visit_half_of_the_tiles():
     order = TokenRows(jnp.arange(64, dtype=jnp.int32)[None])
     (span,) = np.asarray(spans(tiles(Options(1.0, causal=True), order, order, (8, 8))))
-    assert span.tolist() == [[0, 0, i, i + 1] for i in range(8)]
+    assert span.tolist() == [[0, 0, 0, i, i, i + 1] for i in range(8)]
 
 
 def hooked(hook, params, axes=1):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.order import count_from_zero
+from pejax._attention.core.order import count_from_zero, known_box
 from pejax._attention.core.reference import PairArrays
 from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.backend import vmap_or_map
@@ -77,6 +77,8 @@ class Layout(NamedTuple):
         in_order: whether queries and keys are known to be the same tokens, at 0 ... T-1.
         by_place: whether known positions, which may have gaps, let fused kernels count tokens by their place in the
             arrays; otherwise the program decides where it runs.
+        box: the lowest and the highest position on each axis, where positions are known, whole and distinct, and a bias
+            depends on their distance; None = they are not, or `in_order` tells all.
     """
 
     q_axes: TokenPositions
@@ -84,6 +86,7 @@ class Layout(NamedTuple):
     one_dropout: bool = False
     in_order: bool = False
     by_place: bool = False
+    box: tuple[tuple[int, int], ...] | None = None
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
@@ -208,7 +211,10 @@ def prepare(
         seed=seed,
         pair_arrays=pair_arrays,
     )
-    return operands, Layout(q_axes, k_axes, in_order=in_order)
+    shared = q_axes.positions is None and k_axes.positions is None
+    looked_up = hooks.distance_bias is not None and shared and not in_order
+    box = known_box(q_tokens, k_tokens) if looked_up and q_axes.has_position is k_axes.has_position is None else None
+    return operands, Layout(q_axes, k_axes, in_order=in_order, box=box)
 
 
 def clear_unused(

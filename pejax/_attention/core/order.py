@@ -4,6 +4,7 @@ Positions say how far apart tokens are. They may restart (documents packed in a 
 do not rise, they do not say which token comes first.
 """
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ from pejax._tokens.positions import Positions, TokenPositions, as_token_position
 
 LARGEST = 2.0**30
 """Bound of the numbers that count tokens: int32 holds them, and their sum in float32 is close enough to tell."""
+
+SPARSEST = 4
+"""Differences of known positions, over those of as many tokens that fill a grid, up to which all are computed."""
 
 
 def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool, spans: bool) -> TokenPositions:
@@ -112,3 +116,25 @@ def _counted(
     count = jnp.cumsum(jnp.concatenate([jnp.zeros_like(positions[..., :1]), steps], axis=-1), axis=-1)
     slots = jnp.arange(positions.shape[-1], dtype=positions.dtype)
     return jnp.where(jnp.all(fits, axis=-1, keepdims=True), positions, jnp.where(most < LARGEST, count, slots))
+
+
+def known_box(q: TokenPositions, k: TokenPositions) -> tuple[tuple[int, int], ...] | None:
+    """Return the lowest and the highest position of queries and keys on each axis, where they are known.
+
+    None = they are not known where the call is traced, not whole numbers that all examples share, not distinct, or so
+    far apart that there would be far more differences between them than between as many tokens of a full grid.
+    """
+    lows, highs, count = [], [], 0
+    for places, _, placed, _ in (q, k):
+        if not are_known(places, placed) or not jnp.issubdtype(places.dtype, jnp.signedinteger):
+            return None
+        values = np.asarray(places).reshape(len(places), -1).astype(np.int64)
+        values = values if placed is None else values[np.asarray(placed)]
+        if not len(values) or len(np.unique(values, axis=0)) < len(values):
+            return None
+        lows, highs, count = [*lows, values.min(0)], [*highs, values.max(0)], max(count, len(values))
+    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    differences = math.prod(int(side) for side in 2 * (high - low) + 1)
+    if differences > SPARSEST * 2 ** len(low) * count:
+        return None
+    return tuple(zip(low.tolist(), high.tolist(), strict=True))

@@ -9,12 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from pejax._attention.gpu.gpu_kernels import call, load_block, load_query_block, loop, tile_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, bias_gradient, placed_only
+from pejax._attention.kernels.constant_ends import Ends
 from pejax._attention.kernels.diagonals import along_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 
@@ -22,20 +24,34 @@ PROGRAMS = 1024
 """Number of programs that is enough to keep a GPU busy; where there would be more, several examples share a program."""
 
 
-def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradients of `Inputs.diagonals`, summed over the batch; blocks must be square."""
-    (n, heads), size, (q_count, k_count) = inputs.q.shape[:2], plan.blocks[0], plan.counts
-    count = q_count + k_count - 1
+def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) -> Float[Array, "H R"]:
+    """Return the gradients of `Inputs.diagonals`, summed over the batch; blocks must be square.
+
+    The gradients of a query's logits have the sum `Rows.d_lse`. So that of an end of the diagonals, whose biases are
+    one and the same function of the parameters, is that sum minus the gradients of the others, and its tiles are not
+    visited. Where the gradient stands within the end does not matter: it is at the outermost diagonal.
+
+    Args:
+        plan: static settings.
+        inputs: inputs of the kernel.
+        rows: rows of the backward pass.
+        derived: number of the first, or of the last, diagonals whose gradient is derived; (0, 0) = none.
+    """
+    (n, _, heads, _), size, (q_count, k_count) = inputs.q.shape, plan.blocks[0], plan.counts
+    all_diagonals = size * (q_count + k_count)
+    start = max(0, (derived.first + 1) // size - 1)  # tile c has the diagonals c·size ... (c + 2)·size - 2
+    count = min(q_count + k_count - 1, -(-(all_diagonals - derived.last) // size)) - start
     parts = min(n, max(1, PROGRAMS // (count * heads)))
 
     def kernel(inputs: Inputs, rows: Rows, sums_ref: Any) -> None:
-        diagonal, head, part = (pl.program_id(axis) for axis in range(3))
+        index, head, part = (pl.program_id(axis) for axis in range(3))
+        diagonal = index + start
         key_head = lax.div(head, plan.group)
 
         def of_example(t: Array, sums: Array) -> Array:
             n = part + t * parts
 
-            def step(i: Array, sums: Array, masked: bool) -> Array:
+            def step(i: Array, sums: Array, masked: bool, _: None) -> Array:
                 place = Place(n, head, i, i + diagonal - (q_count - 1))
                 queries = load_query_block(inputs, rows, place, size)
                 k, v = (load_block(x, n, key_head, place.j, size) for x in (inputs.k, inputs.v))
@@ -45,11 +61,19 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
             return loop(inputs, n, diagonal, q_count, step, sums)
 
         zeros = jnp.zeros((size, size), jnp.float32)
-        sums_ref[part, head, diagonal] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_example, zeros)
+        sums_ref[part, head, index] = lax.fori_loop(0, lax.div(n - 1 - part, parts) + 1, of_example, zeros)
 
     output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
     sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="diagonal_gradients")
-    return along_diagonals(jnp.sum(sums, axis=0))
+    near = along_diagonals(jnp.sum(sums, axis=0))
+    gradients = jnp.pad(near, ((0, 0), (start * size, all_diagonals - start * size - near.shape[1])))
+    if derived == (0, 0):
+        return gradients
+    place = np.arange(all_diagonals)
+    is_derived = (place < derived.first) | (place >= all_diagonals - derived.last)
+    others = jnp.where(is_derived, 0.0, gradients)
+    rest = jnp.sum(rows.d_lse, axis=(0, 2)) - jnp.sum(others, axis=1)
+    return others.at[:, 0 if derived.first else -1].add(rest)
 
 
 def bias_gradients_by_queries(
@@ -59,15 +83,15 @@ def bias_gradients_by_queries(
 
     Each program owns a block of queries and loops over the keys.
     """
-    (n, heads, length, _), (q_size, k_size) = inputs.q.shape, plan.blocks
-    numbers, axes = len(inputs.numbers), _float_axes(inputs)
+    (n, length, heads, _), (q_size, k_size) = inputs.q.shape, plan.blocks
+    numbers, axes = len(inputs.numbers), plan.float_axes
 
     def kernel(inputs: Inputs, rows: Rows, number_refs: tuple[Any, ...], position_refs: tuple[Any, ...]) -> None:
         i, head, n = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
         queries = load_query_block(inputs, rows, Place(n, head, i, i), q_size)
 
-        def step(j: Array, carry: Any, masked: bool) -> Any:
+        def step(j: Array, carry: Any, masked: bool, _: None) -> Any:
             place = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
             gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
@@ -94,15 +118,15 @@ def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Floa
 
     Each program owns a block of keys and loops over the queries.
     """
-    (n, heads), length, (q_size, k_size) = inputs.q.shape[:2], inputs.k.shape[2], plan.blocks
-    axes = _float_axes(inputs)
+    (n, _, heads, _), length, (q_size, k_size) = inputs.q.shape, inputs.k.shape[1], plan.blocks
+    axes = plan.float_axes
 
     def kernel(inputs: Inputs, rows: Rows, *position_refs: Any) -> None:
         j, head, n = (pl.program_id(axis) for axis in range(3))
         key_head = lax.div(head, plan.group)
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
-        def step(i: Array, carry: Any, masked: bool) -> Any:
+        def step(i: Array, carry: Any, masked: bool, _: None) -> Any:
             place = Place(n, head, i, j, transposed=True)
             queries = load_query_block(inputs, rows, place, q_size)
             gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
@@ -117,9 +141,3 @@ def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Floa
     outputs = (jax.ShapeDtypeStruct((n, heads, length), jnp.float32),) * axes
     gradients = call(plan, kernel, (plan.counts[1], heads, n), outputs, inputs, rows, name="bias_gradients_by_keys")
     return tuple(jnp.sum(x, axis=1) for x in gradients)
-
-
-def _float_axes(inputs: Inputs) -> int:
-    """Return the number of position axes with gradients, 0 if positions are integers."""
-    positions = inputs.q_tokens.positions
-    return len(positions) if positions and jnp.issubdtype(positions[0].dtype, jnp.floating) else 0

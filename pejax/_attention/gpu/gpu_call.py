@@ -2,11 +2,13 @@
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
@@ -17,10 +19,26 @@ from pejax._attention.gpu.gpu_bias_gradients import (
     diagonal_gradients,
 )
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
+from pejax._attention.gpu.gpu_line import on_line
+from pejax._attention.gpu.gpu_math import LOG2_E
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
-from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, memory_limit
-from pejax._attention.kernels.block_masks import Tiles, TokenRows, spans, tiles, token_rows
+from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
+from pejax._attention.kernels.block_masks import (
+    Tiles,
+    TokenRows,
+    all_tiles,
+    are_masks_known,
+    bias_rows,
+    mask_rows,
+    near_tiles,
+    spans,
+    tiles,
+)
+from pejax._attention.kernels.constant_ends import Ends, constant_ends
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
+from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
+from pejax._ops.compile_time import computed_now
+from pejax._record.encoding import Params
 
 
 class PaddedPrimals(NamedTuple):
@@ -37,9 +55,9 @@ class PaddedPrimals(NamedTuple):
         key_bias: as in `Inputs`.
     """
 
-    q: Float[Array, "N H T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
+    q: Float[Array, "N T H D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
     numbers: tuple[Array, ...]
     diagonals: Float[Array, "H R"] | None
     q_positions: tuple[Array, ...]
@@ -68,7 +86,8 @@ class Call:
         """Return the output and the log-sum-exps."""
         output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._padded_primals(primals)))
         n, key_heads, group, t, d = primals.q.shape
-        return output[:, :, :t, :d].reshape(primals.q.shape), lse[:, :, :t].reshape(n, key_heads, group, t)
+        by_group = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
+        return jnp.moveaxis(by_group, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
 
     def gradients(self, primals: Primals, rows: Rows) -> Primals:
         """Return the gradients with respect to the differentiable inputs."""
@@ -78,53 +97,105 @@ class Call:
     @functools.cached_property
     def plans(self) -> tuple[Plan, Plan]:
         """The plans of forward and backward, which share their padded lengths."""
+        q, (q_length, k_length) = self.operands.q, self.lengths
+        integers = self.way.bias is None or jnp.issubdtype(self.operands.q_tokens.positions.dtype, jnp.integer)
+        plan = Plan(
+            options=self.static.options,
+            blocks=(q_length, k_length),
+            counts=(1, 1),
+            group=q.shape[2],
+            bias=self.way.bias,
+            far=self._ends != (0, 0),
+            slots=slot_count(self._box) if self.way.name == "slots" else 0,
+            float_axes=0 if integers else position_axes(self.static.layout, self.operands),
+            one_dropout=self.static.layout.one_dropout,
+            interpret=self.static.interpret,
+            inline=not self.static.interpret and not is_rocm(),
+        )
+        return plan.with_blocks(self._blocks[0]), plan.with_blocks(self._blocks[1])
+
+    @functools.cached_property
+    def _blocks(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The numbers of queries and of keys in a tile, forward and backward."""
         q = self.operands.q
-        lengths, options = (q.shape[-2], self.operands.k.shape[-2]), self.static.options
+        q_limit, k_limit = (_padded_size(x.shape[-2]) for x in (q, self.operands.k))
         forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
-            limit = options.block or max(blocks)
-            q_size, k_size = map(_padded_size, lengths)
-            return min(blocks[0], limit, q_size), min(blocks[1], limit, k_size)
+            limit = self.static.options.block or max(blocks)
+            return min(blocks[0], limit, q_limit), min(blocks[1], limit, k_limit)
 
-        forward_blocks, backward_blocks = fit(forward_blocks), fit(backward_blocks)
-        # Sizes are powers of two, so lengths that are multiples of the larger of two are multiples of both.
-        q_unit, k_unit = map(max, forward_blocks, backward_blocks)
-        plan = Plan(
-            options=options,
-            blocks=(q_unit, k_unit),
-            counts=(math.ceil(lengths[0] / q_unit), math.ceil(lengths[1] / k_unit)),
-            group=q.shape[2],
-            bias=self.way.bias,
-            one_dropout=self.static.layout.one_dropout,
-            interpret=self.static.interpret,
-        )
-        return plan.with_blocks(forward_blocks), plan.with_blocks(backward_blocks)
+        return fit(forward_blocks), fit(backward_blocks)
 
     @functools.cached_property
     def lengths(self) -> tuple[int, int]:
         """The padded T and S."""
-        plan = self.plans[0]
-        return plan.blocks[0] * plan.counts[0], plan.blocks[1] * plan.counts[1]
+        # Sizes are powers of two, so lengths that are multiples of the larger of two are multiples of both.
+        q_unit, k_unit = map(max, *self._blocks)
+        q_length, k_length = self.operands.q.shape[-2], self.operands.k.shape[-2]
+        return math.ceil(q_length / q_unit) * q_unit, math.ceil(k_length / k_unit) * k_unit
 
     @functools.cached_property
     def tokens(self) -> tuple[TokenRows, TokenRows]:
         """The tokens of queries and keys."""
-        static = self.static
-        axes = 0 if self.way.name == "none" else position_axes(static.layout, self.operands)
-        return token_rows(static.options, static.layout, self.operands, self.lengths, axes)
+        layout, in_order = self.static.layout, self.static.layout.in_order
+        rows = _computed(in_order, lambda: bias_rows(layout, self.operands, self.lengths, self.way.bias))
+        sides = zip(self._mask_rows, rows, strict=True)
+        q, k = (masks._replace(has_position=x.has_position, positions=x.positions) for masks, x in sides)
+        if self.way.name == "slots":
+            q, k = q._replace(slots=self._slots(0)), k._replace(slots=self._slots(1))
+        return q, k
+
+    def _slots(self, side: int) -> Int[Array, "1 P"]:
+        """Return the slots of the queries (0) or of the keys (1), padded."""
+        tokens = (self.operands.q_tokens, self.operands.k_tokens)[side]
+        slots = slots_of(self._box, tokens.positions)[None]
+        return jnp.pad(slots, ((0, 0), (0, self.lengths[side] - slots.shape[1])))
+
+    @property
+    def _box(self) -> Box:
+        """The range of the positions on each axis, where they have slots."""
+        return self.static.layout.box or ()
+
+    @functools.cached_property
+    def _mask_rows(self) -> tuple[TokenRows, TokenRows]:
+        """What masks read of the tokens."""
+        options, layout, _ = self.static
+        return _computed(self._masks_known, lambda: mask_rows(options, layout, self.operands, self.lengths))
+
+    @property
+    def _masks_known(self) -> bool:
+        return are_masks_known(self.static.options, self.static.layout, self.operands)
+
+    @functools.cached_property
+    def _ends(self) -> Ends:
+        """How many of the first, and of the last, `diagonals` are the same function of the parameters."""
+        distance = self.operands.shared.distance_bias
+        if distance is None or self.way.name != "diagonals" or not self.static.layout.in_order:
+            return Ends(0, 0)
+        per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self._per_head)
+        params = {**distance.args[0], **per_head}
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+        return Ends(*map(int, computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))))
+
+    @property
+    def _per_head(self) -> Params:
+        return self.operands.per_head.get("distance_bias", {})
+
+    def _offsets(self) -> Int[np.ndarray, " R"]:
+        """Return j - i of every diagonal, limited to those that padding alone does not have."""
+        offsets = np.arange(sum(self.lengths), dtype=np.int32) - (self.lengths[0] - 1)
+        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
+        return offsets.clip(1 - self.operands.q.shape[3], self.operands.k.shape[2] - 1)
 
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them."""
-        n, key_heads, group, t, d = primals.q.shape
-        width = _padded_size(d)
-        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, 0), (0, length - x.shape[2]), (0, width - d)))
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(primals)
         return PaddedPrimals(
-            q=pad(primals.q.reshape(n, key_heads * group, t, d), q_length),
-            k=pad(primals.k, k_length),
-            v=pad(primals.v, k_length),
+            q=_tokens_first(primals.q, q_length),
+            k=_tokens_first(primals.k[:, :, None], k_length),
+            v=_tokens_first(primals.v[:, :, None], k_length),
             numbers=numbers,
             diagonals=diagonals,
             q_positions=self._positions(primals.q_positions, q_length),
@@ -142,7 +213,7 @@ class Call:
     def _bias(self, primals: Primals) -> tuple[tuple[Array, ...], Array | None]:
         """Return `numbers` and `diagonals` of `PaddedPrimals`: one of them, as the way says, or neither."""
         distance, bias = self.operands.shared.distance_bias, self.way.bias
-        key_heads, group, t = self.operands.q.shape[1:4]
+        key_heads, group = self.operands.q.shape[1:3]
         if distance is None:
             return (), None
         heads = key_heads * group
@@ -150,10 +221,10 @@ class Call:
         for_each_head = lambda f: jax.vmap(lambda params: f({**primals.shared, **params}), axis_size=heads)(per_head)
         if bias is not None:
             return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
-        offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - (self.lengths[0] - 1)
-        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
-        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1)
-        return (), for_each_head(lambda params: distance.func(params, offsets + self.shift).astype(jnp.float32))
+        relative = self._offsets() + self.shift
+        if self.way.name == "slots":
+            relative = jnp.asarray(slot_distances(self._box))
+        return (), for_each_head(lambda params: distance.func(params, relative).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""
@@ -174,19 +245,20 @@ class Call:
                 one of the "diagonals" of square tiles.
         """
         operands, (q_tokens, k_tokens) = self.operands, self.tokens
-        visible = tiles(self.static.options, q_tokens, k_tokens, plan.blocks)
-        if tiles_of == "diagonals":
-            # Diagonals differ in length, so their loops need spans even where every pair is visible.
-            every_tile = jnp.ones((1, *plan.counts), bool)
-            visible = (Tiles(every_tile, every_tile) if visible is None else visible).diagonals()
-        elif tiles_of == "keys" and visible is not None:
-            visible = visible.transposed()
+
+        def visited_spans() -> Array | None:
+            visible = self._tiles(plan)
+            if visible is None:
+                return None
+            turned = {"queries": lambda: visible, "keys": visible.transposed, "diagonals": visible.diagonals}
+            return spans(turned[tiles_of]())
+
         dropout_words = None
         if operands.seed is not None:
             dropout_words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
         if padded.q_positions:
-            q_tokens = q_tokens._replace(positions=padded.q_positions)
-            k_tokens = k_tokens._replace(positions=padded.k_positions)
+            q_tokens = q_tokens._replace(positions=tuple((x,) for x in padded.q_positions))
+            k_tokens = k_tokens._replace(positions=tuple((x,) for x in padded.k_positions))
         return Inputs(
             q=padded.q,
             k=padded.k,
@@ -197,17 +269,42 @@ class Call:
             diagonals=padded.diagonals,
             dropout_words=dropout_words,
             key_bias=padded.key_bias,
-            spans=None if visible is None else spans(visible),
+            spans=_computed(self._masks_known, visited_spans),
         )
 
+    def _tiles(self, plan: Plan) -> Tiles | None:
+        """Return the masks of the tiles of a plan; None = every pair is visible, and the bias may differ everywhere."""
+        visible = tiles(self.static.options, *jax.tree.map(jnp.asarray, self._mask_rows), plan.blocks)
+        if self._ends == (0, 0):
+            return visible
+        visible = all_tiles(plan.counts) if visible is None else visible
+        return visible._replace(near=near_tiles(self._ends, plan.blocks, plan.counts))
+
+    def _diagonal_gradients(self, plan: Plan, padded: PaddedPrimals, rows: Rows) -> Float[Array, "H R"]:
+        """Return the gradient of `diagonals`."""
+        size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
+        plan = plan.with_blocks((size, size))
+        if not plan.slots:
+            return diagonal_gradients(plan, self._inputs(plan, padded, "diagonals"), rows, self._derived_end())
+        lengths = self.operands.q.shape[3], self.operands.k.shape[2]
+        line = on_line(plan, self._inputs(plan, padded), rows, lengths)
+        padding = size * line.plan.counts[0] - plan.slots
+        return diagonal_gradients(*line, Ends(0, 0))[:, padding : padding + 2 * plan.slots - 1]
+
+    def _derived_end(self) -> Ends:
+        """Return the end of the diagonals whose gradient follows from those of the others, as `diagonal_gradients`."""
+        q_tokens, _ = self.tokens
+        if self.static.options.soft_cap is not None or q_tokens.has_position is not None:
+            return Ends(0, 0)
+        first, last = self._ends
+        return Ends(first, 0) if self.static.options.causal or first >= last else Ends(0, last)
+
     def _padded_rows(self, rows: Rows) -> Rows:
-        """Return the rows for the backward pass as the kernels read them, `(N, H, T, D)` and `(N, H, T)`."""
-        n, key_heads, group, t, d = rows.d_output.shape
-        heads = key_heads * group
-        extra, width = self.lengths[0] - t, _padded_size(d)
-        pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
-        d_output = jnp.pad(rows.d_output.reshape(n, heads, t, d), ((0, 0), (0, 0), (0, extra), (0, width - d)))
-        return Rows(d_output, pad(rows.lse), pad(rows.mean))
+        """Return the rows for the backward pass as the kernels read them, `(N, T, H, D)` and `(N, H, T)`."""
+        n, key_heads, group, t, _ = rows.d_output.shape
+        pad = lambda x: jnp.pad(x.reshape(n, key_heads * group, t), ((0, 0), (0, 0), (0, self.lengths[0] - t)))
+        d_output, lse = _tokens_first(rows.d_output, self.lengths[0]), pad(rows.lse * LOG2_E)
+        return Rows(d_output, lse, pad(rows.mean), pad(rows.d_lse))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""
@@ -221,9 +318,7 @@ class Call:
         if padded.q_positions:
             k_positions = bias_gradients_by_keys(plan, key_inputs, rows)
         if padded.diagonals is not None:
-            size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
-            square_plan = plan.with_blocks((size, size))
-            diagonals = diagonal_gradients(square_plan, self._inputs(square_plan, padded, "diagonals"), rows)
+            diagonals = self._diagonal_gradients(plan, padded, rows)
         return PaddedPrimals(
             q=query_gradients(plan, query_inputs, rows),
             k=d_k,
@@ -234,6 +329,11 @@ class Call:
             k_positions=_summed(k_positions, padded.k_positions),
             key_bias=next(iter(d_key_bias), None),
         )
+
+
+def _computed(is_known: bool, function: Callable[[], Any]) -> Any:
+    """Return what a function of tokens returns, computed where the call is traced if they are known there."""
+    return computed_now(function) if is_known else function()
 
 
 def tile_sizes(row_bytes: int, available: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -257,6 +357,16 @@ def _summed(gradients: tuple[Array, ...], positions: tuple[Array, ...]) -> tuple
     """Return gradients of positions `(N, T)` on each axis, summed over the batch where positions are `(1, T)`."""
     axes = zip(gradients, positions, strict=True)
     return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in axes)
+
+
+def _tokens_first(x: Float[Array, "N K G T D"], length: int) -> Float[Array, "N P H E"]:
+    """Return one side of attention with tokens before heads, as callers have it, padded to P = `length` tokens.
+
+    XLA cancels this against the move of the heads before the tokens, so that neither is made.
+    """
+    n, key_heads, group, t, d = x.shape
+    x = jnp.moveaxis(x, 3, 1).reshape(n, t, key_heads * group, d)
+    return jnp.pad(x, ((0, 0), (0, length - t), (0, 0), (0, _padded_size(d) - d)))
 
 
 def _padded_size(size: int) -> int:

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, UInt32
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-from pejax._attention.kernels.block_masks import TokenRows
+from pejax._attention.gpu.gpu_math import LOG2_E, exp2, multiply_add
+from pejax._attention.kernels.block_masks import Position, TokenRows
 from pejax._attention.kernels.elementwise import Elementwise
 from pejax._ops.relative import difference
 
@@ -30,8 +31,12 @@ class Plan(NamedTuple):
         counts: numbers of query blocks and of key blocks, after padding.
         group: number of query heads per key head.
         bias: elementwise bias, whose `inside` is evaluated in every tile; None = the tile computes no bias.
+        far: whether there are tiles in which all pairs have one bias, the first or the last of `Inputs.diagonals`.
+        slots: number of slots where `Inputs.diagonals` are differences of slots.
+        float_axes: number of position axes that it has gradients for.
         one_dropout: whether all examples and heads drop the same pairs.
         interpret: whether to run in Pallas's interpreter.
+        inline: whether to use instructions of NVIDIA's GPUs that Pallas has no name for (`gpu_math`).
     """
 
     options: Options
@@ -39,8 +44,12 @@ class Plan(NamedTuple):
     counts: tuple[int, int]
     group: int
     bias: Elementwise | None = None
+    far: bool = False
+    slots: int = 0
+    float_axes: int = 0
     one_dropout: bool = False
     interpret: bool = False
+    inline: bool = False
 
     def with_blocks(self, blocks: tuple[int, int]) -> "Plan":
         """Return the plan for tiles of another size."""
@@ -59,17 +68,18 @@ class Inputs(NamedTuple):
         q_tokens: tokens of the queries.
         k_tokens: tokens of the keys.
         numbers: parameters of the bias that is computed in tiles: arrays `(H,)`, one number per head.
-        diagonals: bias of each diagonal, at index `j - i + T - 1`; R = T + S, both padded.
+        diagonals: bias of each diagonal, at index `j - i + T - 1`; R = T + S, both padded. Where tokens have slots,
+            bias of each difference of two slots.
         dropout_words: six numbers of 32 bits that dropout hashes: the two of the seed, and the indices of the first
             example, head, query and key.
         key_bias: bias of each key, added to the logits after the cap.
-        spans: where each program's loop begins and ends, `(N, I, 4)` as `block_masks.spans` returns; None = it visits
-            all tiles.
+        spans: where each program's loops begin and end, `(N, I, 6)` as `spans` returns; None = it visits all tiles, and
+            all their pairs are visible.
     """
 
-    q: Float[Array, "N H T D"]
-    k: Float[Array, "N K S D"]
-    v: Float[Array, "N K S D"]
+    q: Float[Array, "N T H D"]
+    k: Float[Array, "N S K D"]
+    v: Float[Array, "N S K D"]
     q_tokens: TokenRows
     k_tokens: TokenRows
     numbers: tuple[Array, ...] = ()
@@ -82,7 +92,7 @@ class Inputs(NamedTuple):
 class Place(NamedTuple):
     """The place of a tile: example n, query head, block i of queries, block j of keys.
 
-    `transposed` says whether queries are its columns.
+    `transposed` says whether queries are its columns. `constant` is the bias of all its pairs; None = they may differ.
     """
 
     n: Array
@@ -90,13 +100,14 @@ class Place(NamedTuple):
     i: Array
     j: Array
     transposed: bool = False
+    constant: Array | None = None
 
 
 class Scores(NamedTuple):
     """The logits of a tile, and two factors for their gradient, all in the shape of the tile.
 
     Attributes:
-        logits: logits after the cap, -inf where the query does not see the key.
+        logits: logits after the cap over `logit_scale`, -inf where the query does not see the key.
         cap_derivative: d logits / d (scale·q·k + bias). None = 1 everywhere.
         keep: factors by which dropout multiplies the weights. None = 1 everywhere.
     """
@@ -131,14 +142,10 @@ def tile_tokens(plan: Plan, inputs: Inputs, place: Place) -> tuple[TokenRows, To
 
 def tile_bias(plan: Plan, inputs: Inputs, place: Place, q_tokens: TokenRows, k_tokens: TokenRows) -> Array | None:
     """Return the bias of a tile, 0 in pairs in which a token has no position. None = no bias."""
-    if inputs.diagonals is not None:
-        q_size, k_size = plan.blocks
-        q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
-        k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
-        if place.transposed:
-            q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
-            k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
-        bias = inputs.diagonals[place.head, k_index - q_index + (plan.counts[0] * q_size - 1)]
+    if place.constant is not None:
+        bias = jnp.broadcast_to(place.constant, plan.blocks[::-1] if place.transposed else plan.blocks)
+    elif inputs.diagonals is not None:
+        bias = inputs.diagonals[place.head, _differences(plan, place, q_tokens, k_tokens)]
     elif plan.bias is not None:
         bias = _computed_bias(plan, head_numbers(inputs, place), q_tokens.positions, k_tokens.positions)
     else:
@@ -146,12 +153,40 @@ def tile_bias(plan: Plan, inputs: Inputs, place: Place, q_tokens: TokenRows, k_t
     return placed_only(bias, q_tokens, k_tokens)
 
 
+def _differences(plan: Plan, place: Place, q_tokens: TokenRows, k_tokens: TokenRows) -> Array:
+    """Return the index in `Inputs.diagonals` of each pair: its difference j - i, or of slots, minus the lowest."""
+    q_size, k_size = plan.blocks
+    if q_tokens.slots is not None and k_tokens.slots is not None:
+        return k_tokens.slots - q_tokens.slots + (plan.slots - 1)
+    q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (q_size, 1), 0)
+    k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (1, k_size), 1)
+    if place.transposed:
+        q_index = place.i * q_size + lax.broadcasted_iota(jnp.int32, (1, q_size), 1)
+        k_index = place.j * k_size + lax.broadcasted_iota(jnp.int32, (k_size, 1), 0)
+    return k_index - q_index + (plan.counts[0] * q_size - 1)
+
+
+def end_biases(plan: Plan, inputs: Inputs, head: Array) -> tuple[Array, Array] | None:
+    """Return the bias of one head where keys are far before the query, and far after it; None = `Plan.far` is False."""
+    if not plan.far:
+        return None
+    last = sum(size * count for size, count in zip(plan.blocks, plan.counts, strict=True)) - 1
+    return inputs.diagonals[head, 0], inputs.diagonals[head, last]  # pyright: ignore[reportOptionalSubscript]
+
+
 def _computed_bias(
-    plan: Plan, numbers: list[Array], q_positions: tuple[Array, ...], k_positions: tuple[Array, ...]
+    plan: Plan, numbers: list[Array], q_positions: tuple[Position, ...], k_positions: tuple[Position, ...]
 ) -> Array:
-    """Return the elementwise bias of a tile from the positions of its queries and keys, one array per axis."""
-    relative = tuple(map(difference, q_positions, k_positions))
+    """Return the elementwise bias of a tile from the positions of its queries and keys, one per axis."""
+    relative = tuple(map(_distances, q_positions, k_positions))
     return plan.bias.inside(numbers, relative).astype(jnp.float32)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _distances(q: Position, k: Position) -> Array:
+    """Return key - query on one axis; the sum of two parts is the difference rounded once."""
+    if len(q) == 1:
+        return difference(q[0], k[0])
+    return (k[0] - q[0]) + (k[1] - q[1])
 
 
 def head_numbers(inputs: Inputs, place: Place) -> list[Array]:
@@ -180,9 +215,12 @@ def scores(
         k_tokens: tokens of the keys.
         masked: whether the tile may have masked pairs; if not, no mask is computed.
     """
-    logits, cap_derivative, keep = plan.options.scale * products, None, None
+    scale, cap_derivative, keep = plan.options.scale, None, None
     bias = tile_bias(plan, inputs, place, q_tokens, k_tokens)
-    logits = logits if bias is None else logits + bias
+    if logit_scale(plan, inputs) != 1:
+        logits = products
+    else:
+        logits = scale * products if bias is None else multiply_add(products, scale, bias, plan.inline)
     if (cap := plan.options.soft_cap) is not None:
         tanh = jnp.tanh(logits / cap)
         logits, cap_derivative = keep_hidden(plan.options, logits, cap * tanh), 1 - tanh * tanh
@@ -195,12 +233,36 @@ def scores(
     mask = all_of(pair_masks(plan.options, orders, segments)) if masked else None
     logits = logits if mask is None else jnp.where(mask, logits, -jnp.inf)
     if inputs.dropout_words is not None:
-        keep = _keep(plan, inputs.dropout_words, place)
+        keep = _keep(plan, inputs.dropout_words, place, (q_tokens.place, k_tokens.place))
     return Scores(logits, cap_derivative, keep)
 
 
-def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
-    """Return 1 / (1 - rate) for the pairs that dropout keeps, else 0."""
+def logit_scale(plan: Plan, inputs: Inputs) -> float:
+    """Return the factor between `Scores.logits` and the logits: that of q·k where nothing is added to it, else 1.
+
+    Maxima of logits are those of q·k only if it is positive.
+    """
+    alone = plan.bias is None and inputs.diagonals is None and inputs.key_bias is None
+    return plan.options.scale if alone and plan.options.soft_cap is None and plan.options.scale > 0 else 1.0
+
+
+def exponentials(plan: Plan, inputs: Inputs, logits: Array, shifts: Array) -> Array:
+    """Return e^(logits - shifts), as a power of two.
+
+    Args:
+        plan: static settings.
+        inputs: tell the unit of the logits.
+        logits: `Scores.logits` of a tile.
+        shifts: natural logarithms over ln 2; they broadcast to the tile.
+    """
+    return exp2(multiply_add(logits, logit_scale(plan, inputs) * LOG2_E, -shifts, plan.inline), plan.inline)
+
+
+def _keep(plan: Plan, dropout_words: Any, place: Place, places: tuple[Array | None, Array | None]) -> Array:
+    """Return 1 / (1 - rate) for the pairs that dropout keeps, else 0.
+
+    `places` are those of queries and keys which moved to their slots.
+    """
     zero = jnp.uint32(0)
     batch, head = (
         (zero, zero)
@@ -208,24 +270,23 @@ def _keep(plan: Plan, dropout_words: Any, place: Place) -> Array:
         else (x.astype(jnp.uint32) + dropout_words[i] for x, i in ((place.n, 2), (place.head, 3)))
     )
     dropout = Dropout((dropout_words[0], dropout_words[1]), batch, head, dropout_words[4], dropout_words[5])  # pyright: ignore[reportArgumentType]
-    indices = lambda block, size: (block * size + lax.iota(jnp.int32, size)).astype(jnp.uint32)
+    in_order = lambda block, size: block * size + lax.iota(jnp.int32, size)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
-    factors = jnp.where(
-        keep_pairs(dropout, indices(place.i, q_size), indices(place.j, k_size), rate), 1 / (1 - rate), 0.0
-    )
+    indices = in_order(place.i, q_size), in_order(place.j, k_size)
+    indices = (x if moved is None else moved.reshape(-1) for x, moved in zip(indices, places, strict=True))
+    factors = jnp.where(keep_pairs(dropout, *(x.astype(jnp.uint32) for x in indices), rate), 1 / (1 - rate), 0.0)
     return factors.T if place.transposed else factors
 
 
-def scores_gradient(tile: Scores, lse: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:
+def scores_gradient(tile: Scores, weights: Array, d_weights: Array, mean: Array) -> tuple[Array, Array, Array]:
     """Return the weights after dropout, and the gradients of scale·q·k + bias and of the logits after the cap.
 
     Args:
         tile: scores of the tile.
-        lse: log-sum-exp of each query, 0 for -inf, as a row or a column.
+        weights: weights of the tile before dropout.
         d_weights: gradient of the weights after dropout.
         mean: `Rows.mean` of each query, as a row or a column.
     """
-    weights = jnp.exp(tile.logits - lse)
     if tile.keep is not None:
         d_weights = d_weights * tile.keep
     d_logits = weights * (d_weights - mean)
@@ -241,12 +302,14 @@ def bias_gradient(
 
     Returns:
         The gradients of `Inputs.numbers`, one number each, and of the positions of queries and of keys, one array per
-        axis in the shape of `TokenRows.positions`; () for integer positions, which have no gradient.
+        axis in their shape; () for integer positions, which have no gradient.
     """
     numbers, d_scores = head_numbers(inputs, place), placed_only(d_scores, q_tokens, k_tokens)
     positions = q_tokens.positions, k_tokens.positions
-    if q_tokens.positions and jnp.issubdtype(q_tokens.positions[0].dtype, jnp.floating):
+    if plan.float_axes:
         _, pullback = jax.vjp(functools.partial(_computed_bias, plan), numbers, *positions)
-        return pullback(d_scores)
+        d_numbers, *sides = pullback(d_scores)
+        d_q, d_k = (tuple(part for (part,) in side) for side in sides)
+        return d_numbers, d_q, d_k
     _, pullback = jax.vjp(lambda numbers: _computed_bias(plan, numbers, *positions), numbers)
     return *pullback(d_scores), (), ()

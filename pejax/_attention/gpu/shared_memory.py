@@ -70,10 +70,20 @@ def memory_limit() -> int:
 
     A GPU that neither says its limit nor is in `LIMITS` gets the lowest of them.
     """
-    device = next((gpu for gpu in jax.devices() if gpu.platform == "gpu"), None)
+    device = _first_gpu()
     capability = str(getattr(device, "compute_capability", "9.0"))
     limit = LIMITS.get(capability, min(LIMITS.values())) * 1024
     return int(getattr(device, "shared_memory_per_block_optin", limit))
+
+
+def is_rocm() -> bool:
+    """Return whether the first GPU is AMD's."""
+    device = _first_gpu()
+    return device is not None and "rocm" in device.client.platform_version.lower()
+
+
+def _first_gpu() -> jax.Device | None:
+    return next((device for device in jax.devices() if device.platform == "gpu"), None)
 
 
 def fitting_blocks(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import (
     ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage] - from 0.12 on, another name of Jaxpr
     Jaxpr,
@@ -34,11 +35,17 @@ CHEAP = frozenset(
     | {"lt", "max", "min", "mul", "ne", "neg", "not", "or", "select_n", "sign", "square", "stop_gradient", "sub", "xor"}
 )
 """Operations of one or two instructions."""
+MOST_CHEAP = 8
+"""Number of them that is still cheaper than a lookup."""
 COSTLY = frozenset(
     {"atan2", "ceil", "cos", "div", "erf", "exp", "exp2", "expm1", "floor", "log", "log1p", "logistic", "pow", "rem"}
     | {"round", "rsqrt", "sin", "sqrt", "tan", "tanh"}
 )
 """Operations of many instructions."""
+WHOLE = frozenset({"abs", "max", "min", "neg", "sign"})
+"""Operations on integers that are the same on floats that they were rounded to."""
+COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
+FLOATS = (jnp.float32, jnp.bfloat16, jnp.float16)
 NESTED = ("jit", "pjit", "closed_call")
 OVER_AXES = {"reduce_sum": jnp.add, "reduce_max": jnp.maximum, "reduce_min": jnp.minimum}
 
@@ -49,12 +56,14 @@ class Elementwise(NamedTuple):
     Attributes:
         outside: `params -> numbers`, the numbers that `inside` reads.
         inside: `(numbers, one array of distances per axis) -> bias` in the shape of the distances.
-        cheap: whether `inside` takes only a few instructions per element.
+        cheap: whether `inside` takes fewer instructions per element than a lookup.
+        takes_floats: whether `inside` takes whole distances as float32, too, rounded once: a GPU is slow with integers.
     """
 
     outside: Callable[[Params], list[Array]]
     inside: Callable[[Sequence[Array], tuple[Array, ...]], Array]
     cheap: bool
+    takes_floats: bool
 
 
 class _Tile(NamedTuple):
@@ -63,10 +72,12 @@ class _Tile(NamedTuple):
     Attributes:
         parts: inside the kernel, one array per axis; outside, none; in `slope`, the coefficient of the distance.
         on_axes: whether the value has one number per axis, `(R, A)`, or one in all, `(R,)`.
+        whole: whether the parts are float32 where the hook has integers.
     """
 
     parts: tuple[Array, ...] = ()
     on_axes: bool = False
+    whole: bool = False
 
 
 class _Known(NamedTuple):
@@ -119,19 +130,29 @@ def cut(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype
 
         def on_tiles(equation: JaxprEqn, values: list[Any]) -> list[Any]:
             costs.append(equation.primitive.name in COSTLY)
-            return [_apply(equation, [next(following) if isinstance(x, _Known) else x for x in values])]
+            operands = [next(following) if isinstance(x, _Known) else x for x in values]
+            if any(isinstance(x, _Tile) and x.whole for x in operands):
+                return [_apply_to_whole(equation, operands)]
+            return [_apply(equation, operands)]
 
         leaves = [_Known() for _ in closed.jaxpr.invars[:-1]]
         consts = [_Known() for _ in closed.consts]
-        (result,) = _walk(closed.jaxpr, consts, [*leaves, _Tile(relative, axes > 1)], known, on_tiles)
+        whole = jnp.issubdtype(dtype, jnp.integer) and jnp.issubdtype(relative[0].dtype, jnp.floating)
+        (result,) = _walk(closed.jaxpr, consts, [*leaves, _Tile(relative, axes > 1, whole)], known, on_tiles)
         if not isinstance(result, _Tile):
             raise NotImplementedError("the distance_bias hook does not read the distance")
         return result.parts[0]
 
     numbers = jax.eval_shape(outside, params)
-    tiles = tuple(jax.ShapeDtypeStruct((16, 16), dtype) for _ in range(axes))
-    jax.eval_shape(inside, numbers, tiles)
-    return Elementwise(outside, inside, not any(costs))
+    tiles = lambda dtype: tuple(jax.ShapeDtypeStruct((16, 16), dtype) for _ in range(axes))
+    jax.eval_shape(inside, numbers, tiles(dtype))
+    operations = len(costs)
+    try:
+        jax.eval_shape(inside, numbers, tiles(jnp.float32))
+        takes_floats = True
+    except NotImplementedError:
+        takes_floats = False
+    return Elementwise(outside, inside, not any(costs) and operations <= MOST_CHEAP, takes_floats)
 
 
 def _trace(hook: Callable[[Params, Array], Array], params: Params, axes: int, dtype: Any) -> ClosedJaxpr:
@@ -223,6 +244,11 @@ def _bind(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
     """Run one equation; a number that would be broadcast to all distances stays a number."""
     if equation.primitive.name == "broadcast_in_dim" and _shape(equation.outvars[0])[:1] == (COUNT,):
         return values[:1]
+    return run_equation(jaxpr, equation, values)
+
+
+def run_equation(jaxpr: Jaxpr, equation: JaxprEqn, values: list[Any]) -> list[Any]:
+    """Return the results of one equation of a jaxpr."""
     operands = {atom: x for atom, x in zip(equation.invars, values, strict=True) if not isinstance(atom, Literal)}
     names = jaxpr.debug_info.with_unknown_names()
     alone = jaxpr.replace(constvars=[], invars=[*operands], outvars=equation.outvars, eqns=[equation], debug_info=names)
@@ -240,6 +266,27 @@ def _number(equation: JaxprEqn, value: Any) -> Array:
             f'reads an array of shape {jnp.shape(value)}; implementation="blockwise" takes any hook'
         )
     return jnp.asarray(value)
+
+
+def _apply_to_whole(equation: JaxprEqn, operands: list[Any]) -> _Tile:
+    """Run one equation of integers on floats that hold them, or that they were rounded to beyond 2^24.
+
+    Raises:
+        NotImplementedError: its result would be another one.
+    """
+    name, (result,) = equation.primitive.name, equation.outvars
+    kind = result.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    tiles = [x for x in operands if isinstance(x, _Tile)]
+    literals = [x for x in operands if not isinstance(x, _Tile)]
+    # Rounding keeps the order of two numbers, but may make them equal; below 2^24, it does nothing.
+    is_known = all(abs(int(x)) < 2**24 for x in literals)
+    is_same = name in WHOLE or (name in COMPARISONS and len(tiles) == 1) or name in ("reduce_max", "reduce_min")
+    is_same |= name in ("slice", "squeeze", "broadcast_in_dim") or (name == "convert_element_type" and kind in FLOATS)
+    if not (is_same and is_known and all(x.whole for x in tiles)):
+        raise NotImplementedError(f"{name} needs integers")
+    floats = [x._replace(whole=False) if isinstance(x, _Tile) else np.float32(x) for x in operands]
+    tile = _apply(equation, floats)
+    return tile._replace(whole=jnp.issubdtype(kind, jnp.integer))
 
 
 def _apply(equation: JaxprEqn, operands: list[Any]) -> _Tile:

@@ -1,14 +1,16 @@
 """One call of hand-written kernels on any device: refusals, the ways of the bias into a tile, and gradients.
 
-A bias `distance(p_j - p_i)` gets into a tile in one of two ways:
+A bias `distance(p_j - p_i)` gets into a tile in one of three ways:
 
     tile        an elementwise bias is computed inside the kernel, tile by tile, for any positions on any axes.
     diagonals   any other bias, such as a table, is evaluated once per distance, O(T + S) numbers per head, and every
                 tile is cut from these. This requires `p_j - p_i = j - i + shift` for every two tokens of one segment
                 that have a position: a sequence, packed sequences, queries that follow cached keys.
+    slots       so is a bias on a grid, whose vector has a number for each difference of two positions (`slots`). This
+                requires positions that are known where the call is traced.
 
-Whether the positions allow diagonals is known only at run time. If they do not, the same program computes the bias in
-every tile, or attends without kernels.
+Whether the positions allow diagonals may be known only at run time. If they do not, the same program computes the bias
+in every tile, or attends without kernels.
 """
 
 import functools
@@ -58,8 +60,8 @@ class Primals(NamedTuple):
 class Way(NamedTuple):
     """How the call obtains its bias; `bias` is set for "tile" only.
 
-    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "blockwise": the call
-    runs `Kernels.blockwise` in place of kernels.
+    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "slots": looked up by
+    the difference of slots; "blockwise": the call runs `Kernels.blockwise` in place of kernels.
     """
 
     name: str
@@ -73,11 +75,14 @@ class Rows(NamedTuple):
         d_output: gradient of the output, in the queries' type.
         lse: log-sum-exp, 0 where it is -inf.
         mean: Σ_d d_output·output - d_lse: the mean gradient of the row's weights, weighted by them, minus d_lse.
+        d_lse: gradient of the log-sum-exp, 0 where that is -inf: the sum of the row's gradients of `scale·q·k + bias`
+            where there is no soft cap.
     """
 
     d_output: Float[Array, "*N T D"]
     lse: Float[Array, "*N T"]
     mean: Float[Array, "*N T"]
+    d_lse: Float[Array, "*N T"]
 
 
 class Call(Protocol):
@@ -149,7 +154,8 @@ def gradients(
     """Return the gradients of the inputs of `attend`, given its outputs and their cotangents."""
     (output, lse), (d_output, d_lse) = outputs, cotangents
     mean = jnp.sum(d_output.astype(jnp.float32) * output.astype(jnp.float32), axis=-1) - d_lse
-    rows = Rows(d_output, jnp.where(jnp.isneginf(lse), 0.0, lse), mean)
+    sees_nothing = jnp.isneginf(lse)
+    rows = Rows(d_output, jnp.where(sees_nothing, 0.0, lse), mean, jnp.where(sees_nothing, 0.0, d_lse))
 
     def run_way(way: Way, shift: Array) -> Primals:
         if way.name == "blockwise":
@@ -168,15 +174,18 @@ def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Calla
     return lax.cond(exists, *(functools.partial(run_way, way) for way in ways), shift)
 
 
+DIAGONALS, SLOTS = (Way("diagonals"), Way("blockwise")), (Way("slots"),)
+
+
 def ways_to_bias(
-    static: Static, operands: Operands, *, diagonals: bool, most_numbers: int | None = None
+    static: Static, operands: Operands, *, lookup: tuple[Way, ...], most_numbers: int | None = None
 ) -> tuple[Way, ...]:
     """Return the ways in which kernels can obtain the bias, for `Kernels.ways`.
 
     Args:
         static: its layout says how many axes positions have.
         operands: hold the distance_bias hook, its parameters and the positions.
-        diagonals: whether the kernels can look up a bias of these operands by diagonals, if the positions allow it.
+        lookup: ways in which the kernels can look up a bias of these operands: `DIAGONALS`, `SLOTS` or none.
         most_numbers: how many numbers derived from parameters a tile can read; None = any number.
 
     Raises:
@@ -194,11 +203,12 @@ def ways_to_bias(
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
             raise NotImplementedError(f"the bias must read at most {most_numbers} numbers")
     except NotImplementedError:
-        if not diagonals:
+        if not lookup:
             raise
-        return Way("diagonals"), Way("blockwise")
-    tile = Way("tile", bias)
-    return (tile,) if bias.cheap or not diagonals else (Way("diagonals"), tile)
+        return lookup
+    if bias.cheap or not lookup:
+        return (Way("tile", bias),)
+    return lookup if lookup == SLOTS else (lookup[0], Way("tile", bias))
 
 
 def position_axes(layout: Layout, operands: Operands) -> int:

@@ -1,8 +1,9 @@
 """One call of the kernels on Mosaic GPU: operands in their layout and padded, and gradients without padding."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,20 @@ from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import Dropout, key_words, query_words
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.block_masks import Tiles, TokenRows, spans, tiles, token_rows
+from pejax._attention.kernels.block_masks import (
+    TokenRows,
+    all_tiles,
+    are_masks_known,
+    bias_rows,
+    mask_rows,
+    spans,
+    tiles,
+)
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
 from pejax._attention.mosaic.mosaic_gradients import BLOCK, diagonal_gradients, key_gradients, query_gradients
 from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan, forward
 from pejax._attention.mosaic.mosaic_tile import LOG2E, bias_unit
+from pejax._ops.compile_time import computed_now
 
 HEAD_SIZES = (64, 128)
 """Channels of a head that kernels have; others are padded to them."""
@@ -81,10 +91,18 @@ class Call:
     @functools.cached_property
     def tokens(self) -> tuple[TokenRows, TokenRows]:
         """The tokens of queries and keys, without positions: the bias is read by distance."""
-        axes = 0 if self.way.name == "none" else 1
-        static = self.static
-        q, k = token_rows(static.options, static.layout, self.operands, self.lengths, axes)
-        return q._replace(positions=()), k._replace(positions=())
+        placed = bias_rows(self.static.layout, self.operands, self.lengths, None)
+        q, k = (masks._replace(has_position=x.has_position) for masks, x in zip(self._masks, placed, strict=True))
+        return q, k
+
+    @functools.cached_property
+    def _masks(self) -> tuple[TokenRows, TokenRows]:
+        """What masks read of the tokens."""
+        return self._known(lambda: mask_rows(*self.static[:2], self.operands, self.lengths))
+
+    def _known(self, function: Callable[[], Any]) -> Any:
+        """Return what a function makes of masks alone, as constants of the program where masks are known."""
+        return computed_now(function) if are_masks_known(*self.static[:2], self.operands) else function()
 
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them: tokens before heads, as attention was called."""
@@ -125,15 +143,9 @@ class Call:
             blocks: numbers of queries and of keys in a tile.
         """
         (q_tokens, k_tokens), options = self.tokens, self.static.options
-        visible = tiles(options, q_tokens, k_tokens, blocks)
         diagonals = None if padded.diagonals is None else padded.diagonals * bias_unit(options)
-        if owned == "diagonals":
-            # Diagonals differ in length, so their loops need spans even where every pair is visible.
-            every_tile = jnp.ones((1, *(x // size for x, size in zip(self.lengths, blocks, strict=True))), bool)
-            visible = (Tiles(every_tile, every_tile) if visible is None else visible).diagonals()
-        elif owned == "keys":
-            visible = None if visible is None else visible.transposed()
-            diagonals = None if diagonals is None else jnp.roll(diagonals[:, ::-1], 1, axis=1)
+        if diagonals is not None and owned == "keys":  # for i - j in the place of j - i
+            diagonals = jnp.roll(diagonals[:, ::-1], 1, axis=1)
         q_words, k_words = self._dropout_words()
         return Inputs(
             q=padded.q,
@@ -145,8 +157,19 @@ class Call:
             key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
             q_words=q_words,
             k_words=k_words,
-            spans=None if visible is None else spans(visible),
+            spans=self._known(lambda: self._spans(owned, blocks)),
         )
+
+    def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
+        """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
+        visible = tiles(self.static.options, *jax.tree.map(jnp.asarray, self._masks), blocks)
+        if owned == "diagonals":
+            # Diagonals differ in length, so their loops need spans even where every pair is visible.
+            counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
+            visible = (all_tiles(counts) if visible is None else visible).diagonals()
+        elif owned == "keys" and visible is not None:
+            visible = visible.transposed()
+        return None if visible is None else spans(visible)
 
     def _dropout_words(self) -> tuple[Array | None, Array | None]:
         """Return the words of queries, `(N, H, T)` or `(1, 1, T)`, and of keys that dropout hashes."""
@@ -173,7 +196,7 @@ class Call:
         pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
         d_output = jnp.moveaxis(rows.d_output, 3, 1).reshape(n, t, heads, d)
         width = ((0, 0), (0, extra), (0, 0), (0, head_size(d) - d))
-        return Rows(jnp.pad(d_output, width), pad(rows.lse) * LOG2E, pad(rows.mean))
+        return Rows(jnp.pad(d_output, width), pad(rows.lse) * LOG2E, pad(rows.mean), pad(rows.d_lse))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""

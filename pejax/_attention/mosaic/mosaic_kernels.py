@@ -66,7 +66,7 @@ class Inputs(NamedTuple):
         key_bias: bias of each key, in base 2; None = none.
         q_words: word of each query that dropout hashes; None = no dropout.
         k_words: word of each key.
-        spans: where each program's loop begins and ends, `(N, I, 4)` as `block_masks.spans` returns; None = it visits
+        spans: where each program's loop begins and ends, `(N, I, 6)` as `block_masks.spans` returns; None = it visits
             all tiles, in which every pair is visible.
     """
 
@@ -149,7 +149,7 @@ def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
     if spans is None:
         return Visits(jnp.int32(count), jnp.int32(count), jnp.int32(0), jnp.int32(0), False)
     example = n if spans.shape[0] > 1 else 0
-    first, full_start, full_end, end = (spans[example, owner, i] for i in range(4))
+    first, full_start, full_end, end = (spans[example, owner, i] for i in (0, 1, 4, 5))
     return Visits(full_end - full_start, end - first, full_start, full_start - first, True)
 
 

@@ -9,7 +9,15 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of, ways_to_bias
+from pejax._attention.kernels.kernel_call import (
+    DIAGONALS,
+    Kernels,
+    Static,
+    Way,
+    position_axes,
+    primals_of,
+    ways_to_bias,
+)
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 
@@ -60,8 +68,8 @@ def _refuse(static: Static, operands: Operands) -> None:
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; diagonals need positions on one axis, and must fit into memory."""
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
-    diagonals = fits and position_axes(static.layout, operands) == 1
-    return ways_to_bias(static, operands, diagonals=diagonals, most_numbers=tpu_tile.LANES)
+    lookup = DIAGONALS if fits and position_axes(static.layout, operands) == 1 else ()
+    return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
