@@ -152,7 +152,13 @@ def assembled(lowered: jax.stages.Lowered) -> Program:
         script = folder / "bin/ptxas"
         script.write_text(KEEPING.format(ptxas=shlex.quote(str(tools / "bin/ptxas")), folder=shlex.quote(name)))
         script.chmod(0o755)
-        compiled = lowered.compile(compiler_options={**OPTIONS, "xla_gpu_cuda_data_dir": name})
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("MOSAIC_GPU_DUMP_TO", name)
+            compiled = lowered.compile(compiler_options={**OPTIONS, "xla_gpu_cuda_data_dir": name})
+        for ptx in folder.glob("*mosaic*.ptx"):  # Mosaic GPU assembles its kernels by itself
+            target = re.search(r"\.target (\w+)", ptx.read_text(encoding="utf-8"))
+            assert target is not None
+            subprocess.run([script, ptx, "-arch", target[1], "-o", ptx.with_suffix(".cubin")], check=True)
         logs = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.log"))}
         kernels = {
             entry[1]: kernel(path, log)
