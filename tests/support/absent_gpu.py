@@ -147,15 +147,16 @@ def assembled(lowered: jax.stages.Lowered) -> Program:
         raise ValueError(f"the assembler must be that of nvidia-cuda-nvcc, got none: {INSTALL}")
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "bin").mkdir()
+        for part in ("bin", "mosaic"):
+            (folder / part).mkdir()
         (folder / "nvvm").symlink_to(tools / "nvvm")
         script = folder / "bin/ptxas"
         script.write_text(KEEPING.format(ptxas=shlex.quote(str(tools / "bin/ptxas")), folder=shlex.quote(name)))
         script.chmod(0o755)
         with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("MOSAIC_GPU_DUMP_TO", name)
+            environment.setenv("MOSAIC_GPU_DUMP_TO", str(folder / "mosaic"))
             compiled = lowered.compile(compiler_options={**OPTIONS, "xla_gpu_cuda_data_dir": name})
-        for ptx in folder.glob("*mosaic*.ptx"):  # Mosaic GPU assembles its kernels by itself
+        for ptx in (folder / "mosaic").glob("*.ptx"):  # Mosaic GPU assembles its kernels by itself
             target = re.search(r"\.target (\w+)", ptx.read_text(encoding="utf-8"))
             assert target is not None
             subprocess.run([script, ptx, "-arch", target[1], "-o", ptx.with_suffix(".cubin")], check=True)
