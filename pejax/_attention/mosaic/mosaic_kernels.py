@@ -308,4 +308,6 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
         jax.ShapeDtypeStruct(inputs.q.shape, dtype),
         jax.ShapeDtypeStruct((n_count, heads, length), jnp.float32),
     ]
-    return call(plan, forward, {"head": heads, "block": count, "example": n_count}, outputs, scratch, inputs)
+    grid = {"head": heads, "block": count, "example": n_count}
+    output, lse = call(plan, forward, grid, outputs, scratch, inputs)
+    return output, lse
