@@ -99,10 +99,11 @@ def dot_product_attention(
             no sink.
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, the sink's included, -inf where it sees no key.
-        implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn" or
-            "tpu". Tiled ones have memory linear in T and S, and only reverse-mode gradients. On other devices, the
-            kernels of "gpu", "cudnn" and "tpu" run in interpret mode: correct but slow. None = the fastest that
-            supports the arguments (`explain_attention`). With a sharding, it attends to one shard of keys.
+        implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn",
+            "mosaic_gpu" or "tpu". Tiled ones have memory linear in T and S, and only reverse-mode gradients. On other
+            devices, the kernels of "gpu", "cudnn", "mosaic_gpu" and "tpu" run in interpret mode: correct but slow.
+            None = the fastest that supports the arguments (`explain_attention`), never "mosaic_gpu", which no GPU has
+            run yet. With a sharding, it attends to one shard of keys.
         sharding: how batch, heads and sequence are split over a mesh of devices. None = not split.
         **unknown: not accepted; the error names an unknown argument, and what is near to it.
 

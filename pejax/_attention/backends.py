@@ -40,6 +40,9 @@ def _cpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
     return cpu.cpu_attention(options._replace(block=cpu.block()), layout, operands)
 
 
+MOSAIC_GPU = (0, 12)
+"""The first version of JAX whose Mosaic GPU, and interpreter of it, have what our kernels use."""
+
 # Kernels are imported on first use, because Pallas takes longer to import than all of this package.
 
 
@@ -52,9 +55,27 @@ def _tpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, A
 
 def _gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Attend by the Pallas kernels for GPUs."""
+    from pejax._attention.gpu.availability import missing_backend
+
+    if reason := missing_backend():
+        raise NotImplementedError(reason)
     from pejax._attention.gpu import gpu_attention as gpu
 
     return gpu.gpu_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
+
+
+def _mosaic_gpu(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    """Attend by the Pallas kernels for Hopper GPUs, on Mosaic GPU."""
+    _refuse_old_jax()
+    from pejax._attention.mosaic import mosaic_attention as mosaic
+
+    return mosaic.mosaic_attention(options, layout, operands, interpret=_is_interpreted("gpu", operands))
+
+
+def _refuse_old_jax() -> None:
+    if jax.__version_info__ < MOSAIC_GPU:
+        needed = ".".join(map(str, MOSAIC_GPU))
+        raise NotImplementedError(f"the kernels on Mosaic GPU need jax {needed}, got {jax.__version__}")
 
 
 def _cudnn(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
@@ -80,6 +101,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "tpu": _tpu,
     "gpu": _gpu,
     "cudnn": _cudnn,
+    "mosaic_gpu": _mosaic_gpu,
 }
 
 
@@ -116,6 +138,19 @@ def _cudnn_trial(options: Options, layout: Layout, operands: Operands) -> tuple[
         return cudnn.fused_attention(options, layout, operands, backend="xla", interpret=True)
 
 
+def _mosaic_gpu_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
+    _refuse_old_jax()
+    from pejax._attention.mosaic import mosaic_attention as mosaic
+
+    return mosaic.traced_attention(options, layout, operands, interpret=True)
+
+
+def _mosaic_gpu_ways(options: Options, layout: Layout, operands: Operands) -> tuple[str, ...]:
+    from pejax._attention.mosaic import mosaic_attention as mosaic
+
+    return mosaic.KERNELS.names_of_ways(options, layout, operands)
+
+
 def _tpu_trial(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     from pejax._attention.tpu import tpu_attention as tpu
 
@@ -131,6 +166,7 @@ def _tpu_ways(options: Options, layout: Layout, operands: Operands) -> tuple[str
 KERNELS = {
     "cudnn": Kernel("gpu", _cudnn_trial, lambda *_: ("fused",)),
     "gpu": Kernel("gpu", _gpu_trial, _gpu_ways),
+    "mosaic_gpu": Kernel("gpu", _mosaic_gpu_trial, _mosaic_gpu_ways),
     "tpu": Kernel("tpu", _tpu_trial, _tpu_ways),
 }
 """The implementations whose kernels need a device."""

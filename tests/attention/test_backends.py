@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ from pejax import (
     make_encoding,
     segment_positions,
 )
+from pejax._attention import backends
 from pejax._attention.backends import IMPLEMENTATIONS, PREFERENCES
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import blockwise, cpu
@@ -225,6 +228,41 @@ def test_products_of_bfloat16_outside_of_loops_compile(implementation, length):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (a, b)), atol=0.05), tiled, dense
     )
+
+
+def test_a_gpu_goes_on_by_xla_where_jax_has_no_backend_for_its_kernels(monkeypatch):
+    monkeypatch.setattr(backends, "platform", lambda: "gpu")
+
+    def lines_for(length):
+        q = jax.ShapeDtypeStruct((1, length, 2, D), jnp.float32)
+        text = explain_attention(q, q, q, positions=jnp.arange(length), causal=True)
+        return dict(line.split(": ", 1) for line in text.split("\n")[1:])
+
+    assert lines_for(2048)["gpu"].startswith("runs")
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    lines = lines_for(2056)  # `jit` remembers what ran at another length
+    assert lines["gpu"].startswith(f"jax {jax.__version__} has no Triton backend in Pallas")
+    assert lines["blockwise"] == "runs"
+    with pytest.raises(NotImplementedError, match=r"gpu: jax .* has no Triton backend in Pallas.*blockwise"):
+        dot_product_attention(
+            jnp.ones((1, 8, 2, 8)), jnp.ones((1, 8, 2, 8)), jnp.ones((1, 8, 2, 8)), implementation="gpu"
+        )
+
+
+@pytest.mark.slow
+def test_no_import_needs_the_backend_of_the_gpu_kernels():
+    """As jax may be one day, from the first import on."""
+    program = (
+        "import sys; sys.modules['jax.experimental.pallas.triton'] = None\n"
+        "import jax, jax.numpy as jnp, pejax\n"
+        "from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh\n"
+        "q = jax.ShapeDtypeStruct((1, 2048, 2, 64), jnp.bfloat16)\n"
+        "with use_abstract_mesh(AbstractMesh((), (), abstract_device=AbstractDevice('NVIDIA H100', None, 'gpu'))):\n"
+        "    print(pejax.explain_attention(q, q, q, causal=True))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "has no Triton backend in Pallas" in run.stdout
+    assert "blockwise: runs" in run.stdout or "cudnn: runs" in run.stdout
 
 
 def test_an_explanation_says_what_runs_and_why_others_do_not():

@@ -1,6 +1,7 @@
 """A linear bias in columns of q and k, and the fused kernels that get it: on CPU, with XLA's in their place."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,11 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import check_options
 from pejax._attention.core.order import count_from_zero
+from pejax._attention.gpu.availability import missing_backend
 from pejax._attention.gpu.cudnn import fused_attention
 from pejax._attention.gpu.folded import COLUMNS, arrays_are_ordered, fold
 from pejax._attention.kernels.elementwise import slope
+from tests.support.cases import slow
 
 QUICK = {"xla_backend_optimization_level": "0"}
 N, T, H, K, D = 2, 40, 4, 2, 16
@@ -117,14 +120,28 @@ def by_xla(*call):
     return fused_attention(*call, backend="xla", interpret=True)
 
 
-def same(a, b):
+def same(a, b, tolerance=0.02):
     """Require that two arrays agree as bfloat16 lets them."""
     a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
-    np.testing.assert_allclose(a, b, atol=0.02 * max(1, np.abs(b).max()), rtol=0)
+    np.testing.assert_allclose(a, b, atol=tolerance * max(1, np.abs(b).max()), rtol=0)
 
 
 ORDER = jnp.arange(T, dtype=jnp.int32)
 ORDERS = ORDER + 100, ORDER[::-1], jnp.where(ORDER < 20, ORDER, ORDER - 20)
+
+
+@pytest.mark.parametrize("spec", ["none", slow("alibi(learned=True)")])
+def test_without_a_backend_for_our_kernels_tiles_by_xla_stand_in_for_them(spec, monkeypatch):
+    """For orders that fused kernels do not take, for log-sum-exps, and for the gradient of a bias."""
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)
+    assert "no Triton backend" in missing_backend()
+    arrays, params, hooks = inputs(spec, True)
+    ours, reference = (jax.jit(step(f, hooks), compiler_options=QUICK) for f in (by_xla, IMPLEMENTATIONS["reference"]))
+    for index in (ORDER, ORDER[::-1]):
+        results, right = ours(*arrays, params, index), reference(*arrays, params, index)
+        jax.tree.map(functools.partial(same, tolerance=0.03), results, right)
+    jaxpr = jax.make_jaxpr(step(by_xla, hooks))(*arrays, params, ORDER)
+    assert "pallas_call" not in str(jaxpr)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from pejax._attention.core.operands import prepare
 from pejax._attention.core.options import Options, check_options
 from pejax._attention.gpu import gpu_attention as gpu
 from pejax._attention.gpu import gpu_bias_gradients as bias_gradients
-from pejax._attention.gpu.deprecation import KernelParams
+from pejax._attention.gpu.triton_params import KernelParams, warn_of_removal
 from pejax._attention.kernels import elementwise
 from pejax._attention.kernels.block_masks import TokenRows, spans, tiles
 from pejax._attention.kernels.elementwise import cut
@@ -202,14 +202,20 @@ def test_a_gpu_tries_them_and_a_mesh_of_several_does_not(monkeypatch):
         assert "pejax_forward" not in step.trace(q).lower(lowering_platforms=("cuda",)).as_text()
 
 
+def kernel_of(params):
+    copy = lambda x_ref, y_ref: y_ref.__setitem__(..., x_ref[...])
+    return pl.pallas_call(copy, jax.ShapeDtypeStruct((16,), jnp.float32), compiler_params=params)
+
+
 @pytest.mark.skipif(jax.__version_info__ < (0, 11), reason="JAX 0.11 is the first that warns")
-def test_jax_warns_of_its_triton_backend_for_a_kernel_of_somebody_elses_and_not_for_ours(recwarn):
-    """By its parameters: all else is the same."""
-
-    def kernel_of(params):
-        copy = lambda x_ref, y_ref: y_ref.__setitem__(..., x_ref[...])
-        return pl.pallas_call(copy, jax.ShapeDtypeStruct((16,), jnp.float32), compiler_params=params)
-
+def test_that_jax_will_drop_its_triton_backend_is_told_once_in_our_words(recwarn):
+    """And for a kernel of somebody else's, which differs by its parameters alone, in JAX's."""
+    warn_of_removal.cache_clear()
+    with pytest.warns(
+        FutureWarning, match="pejax need Pallas's Triton backend, which JAX is going to remove"
+    ) as warned:
+        assert "triton" in lowered(kernel_of(KernelParams()), jnp.ones(16))
+    assert len(warned) == 1
     assert "triton" in lowered(kernel_of(KernelParams()), jnp.ones(16))
     assert not recwarn
     with pytest.warns(DeprecationWarning, match="Pallas Triton backend is deprecated"):

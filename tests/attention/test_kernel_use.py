@@ -14,7 +14,6 @@ from pejax._attention.core.hooks import bound_hooks
 from pejax.testing import assert_runs_in_kernels
 from tests.support import pair_hooks
 
-
 MESHES = {
     "gpu": AbstractMesh((), (), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")),
     "tpu": AbstractMesh((), (), abstract_device=AbstractDevice("TPU v5 lite", None, "tpu")),

@@ -47,6 +47,7 @@ ATTENTION = {
     "xla": {"core", "xla"},
     "kernels": {"core", "xla", "kernels"},
     "gpu": {"core", "kernels", "gpu"},
+    "mosaic": {"core", "kernels", "mosaic"},
     "tpu": {"core", "kernels", "tpu"},
 }
 

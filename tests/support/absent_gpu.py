@@ -66,12 +66,16 @@ class Kernel(NamedTuple):
 
     def instructions(self) -> Counter[str]:
         """Return the number of its machine instructions by name, without their modifiers."""
+        pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\w+)"
+        return Counter(re.findall(pattern, self.disassembled(), re.MULTILINE))
+
+    def disassembled(self) -> str:
+        """Return its machine code as text."""
         with NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.code)
             file.flush()
             command = [toolkit() / "bin/nvdisasm", "-c", file.name]
-            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return Counter(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\w+)", text, re.MULTILINE))
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 class Program(NamedTuple):
@@ -143,12 +147,19 @@ def assembled(lowered: jax.stages.Lowered) -> Program:
         raise ValueError(f"the assembler must be that of nvidia-cuda-nvcc, got none: {INSTALL}")
     with TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "bin").mkdir()
+        for part in ("bin", "mosaic"):
+            (folder / part).mkdir()
         (folder / "nvvm").symlink_to(tools / "nvvm")
         script = folder / "bin/ptxas"
         script.write_text(KEEPING.format(ptxas=shlex.quote(str(tools / "bin/ptxas")), folder=shlex.quote(name)))
         script.chmod(0o755)
-        compiled = lowered.compile(compiler_options={**OPTIONS, "xla_gpu_cuda_data_dir": name})
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("MOSAIC_GPU_DUMP_TO", str(folder / "mosaic"))
+            compiled = lowered.compile(compiler_options={**OPTIONS, "xla_gpu_cuda_data_dir": name})
+        for ptx in (folder / "mosaic").glob("*.ptx"):  # Mosaic GPU assembles its kernels by itself
+            target = re.search(r"\.target (\w+)", ptx.read_text(encoding="utf-8"))
+            assert target is not None
+            subprocess.run([script, ptx, "-arch", target[1], "-o", ptx.with_suffix(".cubin")], check=True)
         logs = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.log"))}
         kernels = {
             entry[1]: kernel(path, log)

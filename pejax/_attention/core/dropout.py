@@ -44,11 +44,24 @@ def keep_pairs(
         keys: indices of the keys, counted from `first_key`.
         rate: share of the pairs to drop, in [0, 1).
     """
+    return keep_words(query_words(dropout, queries)[:, None] + key_words(dropout, keys)[None, :], rate)
+
+
+def query_words(dropout: Dropout, queries: UInt32[Array, " T"]) -> UInt32[Array, " T"]:
+    """Return the word of each query; `keep_pairs` says what the queries are."""
     stream = finalize(finalize(dropout.seed[0] ^ dropout.batch) + dropout.head)
-    rows = finalize(stream ^ finalize(queries + dropout.first_query + dropout.seed[1]))
-    columns = finalize(finalize((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
+    return finalize(stream ^ finalize(queries + dropout.first_query + dropout.seed[1]))
+
+
+def key_words(dropout: Dropout, keys: UInt32[Array, " S"]) -> UInt32[Array, " S"]:
+    """Return the word of each key, the same for all examples and heads."""
+    return finalize(finalize((keys + dropout.first_key) ^ dropout.seed[1]) + dropout.seed[0])
+
+
+def keep_words(words: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
+    """Return which pairs to keep, from the sum of the words of the query and of the key."""
     threshold = min(round(rate * 2**32), 2**32 - 1)  # a rate just below 1 rounds up to 2^32, which is no uint32
-    return finalize(rows[:, None] + columns[None, :]) >= jnp.uint32(threshold)
+    return finalize(words) >= jnp.uint32(threshold)
 
 
 def apply_dropout(weights: Float[Array, "T S"], keep: Bool[Array, "T S"], rate: float) -> Float[Array, "T S"]:

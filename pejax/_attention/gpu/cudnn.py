@@ -2,7 +2,8 @@
 
 Whether tokens at traced positions are in the order of the arrays is known only at run time; for other orders, pejax's
 own kernels take over. They also compute two results for which the fused kernels are too inaccurate: log-sum-exps in
-float32, and the gradient of the bias, which the folded columns would give only as a difference of large numbers.
+float32, and the gradient of the bias, which the folded columns would give only as a difference of large numbers. Where
+JAX has no backend for these kernels, XLA computes both in tiles.
 """
 
 import functools
@@ -16,8 +17,8 @@ from jaxtyping import Array
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
+from pejax._attention.gpu.availability import kernels_for_fused
 from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention, order_is_known
-from pejax._attention.gpu.gpu_attention import KERNELS, refuse
 from pejax._attention.kernels.elementwise import slope
 from pejax._attention.kernels.kernel_call import (
     Primals,
@@ -26,6 +27,8 @@ from pejax._attention.kernels.kernel_call import (
     gradients,
     position_axes,
     primals_of,
+    refuse,
+    refuse_splitting,
 )
 
 
@@ -49,7 +52,9 @@ def fused_attention(
     """
     check_fused(options, operands, position_axes(layout, operands))
     static = Static(options, layout._replace(by_place=order_is_known(options, layout, operands)), interpret)
-    refuse(static, operands)
+    refuse(static, operands, ("bfloat16", "float16"))
+    if not interpret:
+        refuse_splitting("cuDNN", devices=1)
     primals = primals_of(operands)
     try:
         jax.eval_shape(functools.partial(_product, static, backend, operands), primals)
@@ -79,7 +84,7 @@ def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(static: Static, backend: str, primals: Primals, operands: Operands) -> tuple[Array, Array]:
-    run_kernels = functools.partial(attend, KERNELS, static, primals, operands)
+    run_kernels = functools.partial(attend, kernels_for_fused(), static, primals, operands)
     run_fused = functools.partial(_product, static, backend, operands, primals)
     # The second call is for the log-sum-exps alone: XLA removes it if they are not used.
     return _choose(static, operands, run_fused, lambda: run_kernels()[0]), run_kernels()[1]
@@ -102,11 +107,11 @@ def _attend_forward(static: Static, backend: str, primals: Any, operands: Any) -
     shapes = jax.eval_shape(fused)[2]
 
     def kernels() -> tuple[Array, Array, list[Array]]:
-        return *attend(KERNELS, static, primals, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
+        return *attend(kernels_for_fused(), static, primals, operands), [jnp.zeros(x.shape, x.dtype) for x in shapes]
 
     output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
     # Computed outside of `_choose`, so that XLA removes it if it is not used.
-    lse = attend(KERNELS, static, primals, operands)[1]
+    lse = attend(kernels_for_fused(), static, primals, operands)[1]
     return (output, lse), (primals, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
 
 
@@ -117,7 +122,7 @@ def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tup
         jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
         for x, like in zip(cotangents, (output, lse), strict=True)
     )
-    by_kernels = lambda lse: gradients(KERNELS, static, primals, operands, (output, lse), (d_output, d_lse))
+    by_kernels = lambda lse: gradients(kernels_for_fused(), static, primals, operands, (output, lse), (d_output, d_lse))
     of_primals = by_kernels(lse)
     if not isinstance(cotangents[1], SymbolicZero):
         return of_primals, None

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from pejax._attention.gpu.gpu_kernels import call, load_block, load_query_block, loop, tile_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, bias_gradient, placed_only
 from pejax._attention.kernels.constant_ends import Ends
+from pejax._attention.kernels.diagonals import along_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
@@ -64,7 +65,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) ->
 
     output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
     sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="diagonal_gradients")
-    near = _along_diagonals(jnp.sum(sums, axis=0))
+    near = along_diagonals(jnp.sum(sums, axis=0))
     gradients = jnp.pad(near, ((0, 0), (start * size, all_diagonals - start * size - near.shape[1])))
     if derived == (0, 0):
         return gradients
@@ -73,17 +74,6 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) ->
     others = jnp.where(is_derived, 0.0, gradients)
     rest = jnp.sum(rows.d_lse, axis=(0, 2)) - jnp.sum(others, axis=1)
     return others.at[:, 0 if derived.first else -1].add(rest)
-
-
-def _along_diagonals(tiles: Float[Array, "H C B B"]) -> Float[Array, "H R"]:
-    """Sum C tiles of side B along their diagonals, and add the sums that neighbors share: R = (C + 1)·B diagonals."""
-    heads, count, size, _ = tiles.shape
-    # Reading rows of 2B numbers as rows of 2B - 1 moves row i by i places to the right.
-    skewed = jnp.pad(tiles[:, :, ::-1], ((0, 0), (0, 0), (0, 0), (0, size))).reshape(heads, count, -1)[..., :-size]
-    sums = jnp.sum(skewed.reshape(heads, count, size, 2 * size - 1), axis=2)
-    low, high = sums[..., :size], jnp.pad(sums[..., size:], ((0, 0), (0, 0), (0, 1)))
-    ends = lambda x, before: jnp.pad(x, ((0, 0), (before, 1 - before), (0, 0)))
-    return (ends(low, 0) + ends(high, 1)).reshape(heads, -1)
 
 
 def bias_gradients_by_queries(

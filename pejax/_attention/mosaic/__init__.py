@@ -1,0 +1,1 @@
+"""Kernels on Pallas's Mosaic GPU backend, for Hopper GPUs."""

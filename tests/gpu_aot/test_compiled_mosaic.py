@@ -1,0 +1,97 @@
+"""Attention on Mosaic GPU, compiled for an H200: registers, the instructions of the loops, and memory."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pejax import Dims, adapt, attention_hooks, dot_product_attention, init_params, make_encoding
+from tests.support.absent_gpu import Program, compiler, program
+from tests.support.cases import slow
+from tests.support.gpu_ledger import ledger
+from tests.support.sass_loops import innermost_loops
+
+__all__ = ["compiler"]
+
+pytestmark = [
+    pytest.mark.gpu_aot,
+    pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="Mosaic GPU of JAX 0.12"),
+]
+
+BATCH, HEADS = 2, 16
+
+
+class Loop(NamedTuple):
+    """Bounds of a kernel: what an iteration issues where all pairs are visible, and where not, and spilled bytes."""
+
+    whole: int
+    masked: int
+    spilled: int = 0
+
+
+LOOPS = {  # by encoding and size of heads
+    ("none", 64): {
+        "forward": Loop(421, 580),
+        "query_gradients": Loop(214, 329),
+        "key_gradients": Loop(258, 373),
+    },
+    ("t5", 64): {
+        "forward": Loop(519, 678),
+        "query_gradients": Loop(264, 347),
+        "key_gradients": Loop(310, 396),
+        "diagonal_gradients": Loop(289, 377),
+    },
+    ("none", 128): {
+        "forward": Loop(466, 619),
+        "query_gradients": Loop(244, 365),
+        "key_gradients": Loop(304, 432, spilled=112),
+    },
+    ("t5", 128): {
+        "forward": Loop(558, 714),
+        "query_gradients": Loop(299, 383),
+        "key_gradients": Loop(355, 445, spilled=68),
+        "diagonal_gradients": Loop(316, 408),
+    },
+}
+"""A tile of the forward pass has 64 x 128 scores per warpgroup, one of the backward pass 64 x 64."""
+
+
+def compiled(spec: str, size: int, length: int) -> Program:
+    """Compile causal attention and all its gradients."""
+    encoding = make_encoding(spec, Dims(HEADS, size, extent=length, causal=True))
+
+    def attend(q, k, v, params):
+        hooks = attention_hooks(encoding, params)
+        return dot_product_attention(q, k, v, causal=True, implementation="mosaic_gpu", hooks=hooks)
+
+    def both(q, k, v, cotangent, params):
+        output, pull = jax.vjp(attend, q, k, v, params)
+        return output, pull(cotangent)
+
+    params = jax.eval_shape(lambda key: adapt(encoding, init_params(encoding, key), length), jax.random.key(0))
+    operand = jax.ShapeDtypeStruct((BATCH, length, HEADS, size), jnp.bfloat16)
+    return program(both, *[operand] * 4, params)
+
+
+@pytest.mark.parametrize(("spec", "size"), [("none", 64), ("t5", 64), slow("none", 128), slow("t5", 128)])
+def test_kernels_use_tensor_cores_and_loops_are_short(spec, size):
+    result, bounds = compiled(spec, size, 2048), LOOPS[spec, size]
+    for name, bound in bounds.items():
+        kernel = result.kernels[f"pejax_mosaic_{name}_mosaic_gpu_kernel"]
+        whole, masked = (loop for loop in innermost_loops(kernel) if loop["HGMMA"])
+        assert kernel.spilled <= bound.spilled, name
+        assert whole.total() <= bound.whole, name
+        assert masked.total() <= bound.masked, name
+    counts = ledger(result.text)
+    assert sum(name.startswith("pejax_mosaic") for name in result.kernels) == len(bounds)
+    assert counts.conditionals == 0
+    assert counts.launches.total() <= (12 if spec == "t5" else 5)
+    assert counts.moved <= (6.5 if spec == "t5" else 4.4) * 4 * BATCH * 2048 * HEADS * size * 2
+
+
+@pytest.mark.parametrize("spec", ["none", slow("t5")])
+def test_memory_is_linear_in_the_length(spec):
+    """The gradient of a bias by distance sums a tile per head and diagonal of tiles."""
+    shares = [compiled(spec, 64, length).temporary / (4 * BATCH * length * HEADS * 64 * 2) for length in (2048, 8192)]
+    assert max(shares) <= (0.55 if spec == "t5" else 0.03)
