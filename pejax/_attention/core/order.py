@@ -128,8 +128,8 @@ def known_box(q: TokenPositions, k: TokenPositions) -> tuple[tuple[int, int], ..
         if not len(values) or len(np.unique(values, axis=0)) < len(values):
             return None
         lows, highs, count = [*lows, values.min(0)], [*highs, values.max(0)], max(count, len(values))
-    low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+    low, high = np.stack(lows).min(0), np.stack(highs).max(0)
     differences = math.prod(int(side) for side in 2 * (high - low) + 1)
     if differences > SPARSEST * 2 ** len(low) * count:
         return None
-    return tuple(zip(low.tolist(), high.tolist(), strict=True))
+    return tuple((int(least), int(most)) for least, most in zip(low, high, strict=True))

@@ -51,7 +51,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) ->
         def of_example(t: Array, sums: Array) -> Array:
             n = part + t * parts
 
-            def step(i: Array, sums: Array, masked: bool, _: None) -> Array:
+            def step(i: Array, sums: Array, masked: bool, _: Array | None) -> Array:
                 place = Place(n, head, i, i + diagonal - (q_count - 1))
                 queries = load_query_block(inputs, rows, place, size)
                 k, v = (load_block(x, n, key_head, place.j, size) for x in (inputs.k, inputs.v))
@@ -91,11 +91,11 @@ def bias_gradients_by_queries(
         key_head = lax.div(head, plan.group)
         queries = load_query_block(inputs, rows, Place(n, head, i, i), q_size)
 
-        def step(j: Array, carry: Any, masked: bool, _: None) -> Any:
+        def step(j: Array, carry: Any, masked: bool, _: Array | None) -> Any:
             place = Place(n, head, i, j)
             k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
             gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)
-            d_numbers, d_positions, _ = bias_gradient(plan, inputs, place, gradients.d_scores, *gradients.tokens)
+            d_numbers, d_positions = bias_gradient(plan, inputs, place, gradients.d_scores, *gradients.tokens)[:2]
             return jax.tree.map(jnp.add, carry, (tuple(d_numbers), d_positions))
 
         zeros = (jnp.float32(0),) * numbers, (jnp.zeros((q_size, 1), jnp.float32),) * axes
@@ -126,7 +126,7 @@ def bias_gradients_by_keys(plan: Plan, inputs: Inputs, rows: Rows) -> tuple[Floa
         key_head = lax.div(head, plan.group)
         k, v = (load_block(x, n, key_head, j, k_size) for x in (inputs.k, inputs.v))
 
-        def step(i: Array, carry: Any, masked: bool, _: None) -> Any:
+        def step(i: Array, carry: Any, masked: bool, _: Array | None) -> Any:
             place = Place(n, head, i, j, transposed=True)
             queries = load_query_block(inputs, rows, place, q_size)
             gradients = tile_gradients(plan, inputs, place, queries, k, v, masked)

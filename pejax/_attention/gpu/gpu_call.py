@@ -176,7 +176,9 @@ class Call:
         per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self._per_head)
         params = {**distance.args[0], **per_head}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        return computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))
+        ends = computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))
+        shortest = min(q_size + k_size - 1 for q_size, k_size in self._blocks)  # diagonals of the smallest tile
+        return Ends(*(count if count >= shortest else 0 for count in ends))
 
     @property
     def _per_head(self) -> Params:

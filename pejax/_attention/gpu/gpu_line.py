@@ -34,10 +34,8 @@ def on_line(plan: Plan, inputs: Inputs, rows: Rows, lengths: tuple[int, int]) ->
     """
     size = plan.blocks[0]
     count = -(-plan.slots // size)
-    sides = [
-        _moved(tokens, n, count * size) for tokens, n in zip((inputs.q_tokens, inputs.k_tokens), lengths, strict=True)
-    ]
-    (q_tokens, k_tokens), (q, k) = sides, (side.place[0] for side in sides)
+    q, q_tokens = _moved(inputs.q_tokens, lengths[0], count * size)
+    k, k_tokens = _moved(inputs.k_tokens, lengths[1], count * size)
     padding = count * size - plan.slots
     plan = plan._replace(counts=(count, count), slots=0)
     visible = tiles(plan.options, q_tokens, k_tokens, plan.blocks)
@@ -47,18 +45,18 @@ def on_line(plan: Plan, inputs: Inputs, rows: Rows, lengths: tuple[int, int]) ->
         v=_taken(inputs.v, k, 1),
         q_tokens=q_tokens,
         k_tokens=k_tokens,
-        diagonals=jnp.pad(inputs.diagonals, ((0, 0), (padding, padding + 1))),
+        diagonals=jnp.pad(jnp.asarray(inputs.diagonals), ((0, 0), (padding, padding + 1))),
         dropout_words=inputs.dropout_words,
         key_bias=None if inputs.key_bias is None else _taken(inputs.key_bias, k, 2),
         spans=spans((all_tiles(plan.counts) if visible is None else visible).diagonals()),
     )
-    d_output, *others = rows
-    return Line(plan, moved, Rows(_taken(d_output, q, 1), *(_taken(x, q, 2) for x in others)))
+    numbers = (_taken(x, q, 2) for x in (rows.lse, rows.mean, rows.d_lse))
+    return Line(plan, moved, Rows(_taken(rows.d_output, q, 1), *numbers))
 
 
-def _moved(tokens: TokenRows, length: int, size: int) -> TokenRows:
-    """Return what masks read of the tokens at `size` slots, and where each was; empty slots are in segment 0."""
-    (slots,) = tokens.slots
+def _moved(tokens: TokenRows, length: int, size: int) -> tuple[Int[Array, " M"], TokenRows]:
+    """Return where the token of each of `size` slots was, and what masks read of it; empty slots are in segment 0."""
+    slots = jnp.ravel(jnp.asarray(tokens.slots))
     place = jnp.arange(len(slots), dtype=jnp.int32)
     is_placed = place < length
     if tokens.has_position is not None:
@@ -66,11 +64,8 @@ def _moved(tokens: TokenRows, length: int, size: int) -> TokenRows:
     # An index beyond the tokens, where a slot is empty: `_taken` reads 0 there.
     places = jnp.full(size, len(slots), jnp.int32).at[jnp.where(is_placed, slots, size)].set(place, mode="drop")
     segments = jnp.ones((1, len(slots)), jnp.int32) if tokens.segment_ids is None else tokens.segment_ids
-    return TokenRows(
-        order=None if tokens.order is None else _taken(tokens.order, places, 1),
-        segment_ids=_taken(segments, places, 1),
-        place=places[None],
-    )
+    order = None if tokens.order is None else _taken(tokens.order, places, 1)
+    return places, TokenRows(order=order, segment_ids=_taken(segments, places, 1), place=places[None])
 
 
 def _taken(x: Array, places: Int[Array, " M"], axis: int) -> Array:

@@ -273,8 +273,11 @@ def _keep(plan: Plan, dropout_words: Any, place: Place, places: tuple[Array | No
     in_order = lambda block, size: block * size + lax.iota(jnp.int32, size)
     rate, (q_size, k_size) = plan.options.dropout_rate, plan.blocks
     indices = in_order(place.i, q_size), in_order(place.j, k_size)
-    indices = (x if moved is None else moved.reshape(-1) for x, moved in zip(indices, places, strict=True))
-    factors = jnp.where(keep_pairs(dropout, *(x.astype(jnp.uint32) for x in indices), rate), 1 / (1 - rate), 0.0)
+    q, k = (
+        (index if moved is None else moved.reshape(-1)).astype(jnp.uint32)
+        for index, moved in zip(indices, places, strict=True)
+    )
+    factors = jnp.where(keep_pairs(dropout, q, k, rate), 1 / (1 - rate), 0.0)
     return factors.T if place.transposed else factors
 
 

@@ -6,7 +6,7 @@ product, and one float32 tile of scratch space for changes of layout. Triton nee
 registers.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -82,7 +82,7 @@ def is_rocm() -> bool:
     return device is not None and "rocm" in device.client.platform_version.lower()
 
 
-def _first_gpu() -> jax.Device | None:
+def _first_gpu() -> Any:
     return next((device for device in jax.devices() if device.platform == "gpu"), None)
 
 

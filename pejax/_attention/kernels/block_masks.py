@@ -137,7 +137,7 @@ class Tiles(NamedTuple):
 
     def transposed(self) -> "Tiles":
         """Return the masks with axes (J, I) in place of (I, J)."""
-        return Tiles(*(None if x is None else x.mT for x in self))
+        return Tiles(self.some.mT, self.whole.mT, None if self.near is None else self.near.mT)
 
     def diagonals(self) -> "Tiles":
         """Return the masks with axes (diagonal J - I, from the lowest; I) in place of (I, J)."""
