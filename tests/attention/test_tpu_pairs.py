@@ -172,8 +172,10 @@ def test_bfloat16_is_float32_but_for_the_rounding_of_its_operands():
 
 @pytest.mark.slow
 def test_values_alone_without_a_bias_and_without_parameters():
-    values = lambda params, weights, i, j: (
-        (weights * jnp.tanh((j[None] - i[:, None]) / 8.0)).sum(1)[:, None] * jnp.ones(D)
+    def values(params, weights, i, j):
+        near = jnp.tanh((j[None] - i[:, None]).astype(jnp.float32) / 8)
+        return jnp.sum(weights * near, axis=1)[:, None] * jnp.ones(D)
+
     )
     q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 20, 2, D))
 
