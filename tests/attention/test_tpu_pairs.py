@@ -176,7 +176,6 @@ def test_values_alone_without_a_bias_and_without_parameters():
         near = jnp.tanh((j[None] - i[:, None]).astype(jnp.float32) / 8)
         return jnp.sum(weights * near, axis=1)[:, None] * jnp.ones(D)
 
-    )
     q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 20, 2, D))
 
     def loss(q, k, v, implementation):
