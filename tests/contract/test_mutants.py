@@ -840,9 +840,9 @@ MUTANTS = {
         PAIRS,
     ),
     "pairs: positions of the keys for those of the queries": (
-        tpu_tile.run_pairs,
-        "[q, k, q_positions, k_positions, *d_bias]",
-        "[q, k, k_positions.T, k_positions, *d_bias]",
+        tpu_tile._positions,
+        'refs["rows"][0, axes[0] : axes[-1] + 1, :], columns',
+        "columns.T, columns",
         PAIRS,
     ),
     "pairs: numbers that vary with the head are those of the first": (
