@@ -84,9 +84,9 @@ def test_the_implementations_asked_are_those_that_count():
     assert assert_runs_in_kernels(encoding, implementations=["tpu"]) == {
         "tpu": "runs: the bias hook runs in every tile"
     }
-    with pytest.raises(AssertionError, match="your own bias hook .* only from distance_bias"):
+    with pytest.raises(AssertionError, match=r"your own bias hook .* only from distance_bias"):
         assert_runs_in_kernels(encoding, implementations=["gpu", "cudnn"])
-    with pytest.raises(ValueError, match=r"must be of \('cudnn', 'gpu', 'tpu'\), .* got 'blockwise'"):
+    with pytest.raises(ValueError, match=r"must be of \('cudnn', 'gpu', .*'tpu'\), .* got 'blockwise'"):
         assert_runs_in_kernels(encoding, implementations=["blockwise"])
     with pytest.raises(ValueError, match="dims must be given"):
         assert_runs_in_kernels(pejax.Encoding())

@@ -219,12 +219,12 @@ def refusals():
     """Calls that the kernels leave to others, and what they say."""
     x, grid = jnp.ones((1, 9, 1, D)), grid_positions(3, 3)
     table = {"heads": {"table": jnp.ones((1, 2, 8))}}
-    bias = Partial(lambda p, q, k, i, j: q @ k.T, {})
+    bias = Partial(lambda p, q, k, i, j: q[i] @ k.T, {})
     values = Partial(lambda p, w, i, j: w @ jnp.ones((9, D)), {})
     looked_up = Partial(lambda p, r: p["table"][0][jnp.clip(r[:, 0], 0, 7)], table)
     straight = Partial(lambda p, r: -jnp.abs(r), {})
     return {
-        "take a bias only from distance_bias": (x, Hooks(bias=bias), jnp.arange(9)),
+        "bias hook .* does gather to tokens": (x, Hooks(bias=bias), jnp.arange(9)),
         "relative_values": (x, Hooks(relative_values=values), jnp.arange(9)),
         "positions that are floats": (x, Hooks(distance_bias=straight), jnp.arange(9.0)),
         "is not elementwise|reads an array": (x, Hooks(distance_bias=looked_up), grid),

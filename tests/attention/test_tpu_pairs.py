@@ -233,6 +233,21 @@ def test_an_operation_that_kernels_do_not_run_is_named_with_the_hook_and_the_way
         jax.eval_shape(lambda x: dot_product_attention(x, x, x, hooks=hooks, implementation="tpu"), x)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "reason"), [(60, "makes [0-9,]+ numbers for each pair"), (200, "keeps 200 numbers")]
+)
+def test_hooks_that_need_too_much_memory_are_refused(hidden, reason):
+    def bias(params, q, k, i, j):
+        x = jnp.abs(j[None] - i[:, None]).astype(jnp.float32)[..., None] * params["table"][0]
+        for _ in range(20):
+            x = jnp.sin(x)
+        return x @ params["table"][0]
+
+    x, hooks = jnp.ones((1, 9, 1, D)), Hooks(bias=Partial(bias, {"heads": {"table": jnp.ones((1, 1, hidden))}}))
+    with pytest.raises(NotImplementedError, match=f"bias hook .* {reason}.*blockwise"):
+        jax.eval_shape(lambda x: dot_product_attention(x, x, x, hooks=hooks, implementation="tpu"), x)
+
+
 @pytest.mark.parametrize(("kind", "reason"), [(jnp.float32, "positions that are floats"), (jnp.uint32, "in uint32")])
 def test_positions_that_kernels_do_not_read_are_refused(kind, reason):
     x, params = jnp.ones((1, 9, 1, D)), {"heads": {"table": jnp.ones((1, 8))}}

@@ -1,10 +1,10 @@
 """A `bias` hook prepared for kernels: what depends on parameters alone, and what is computed for a tile of tokens.
 
-A hook `bias(params, q, k, q_positions, k_positions)` is traced for `QUERIES` and `KEYS`, by which the axes of tokens are
-recognized in every shape. Whatever does not depend on tokens is computed outside the kernel, by XLA and with XLA's
-derivatives. The rest is a `Program`: a flat list of equations, in which nested calls are entered and rules of
-derivatives applied. One gives the bias of a tile, two more its gradients. A device's kernels say which operations they
-can run (`OPERATIONS`), and run them on tiles of their own sizes.
+A hook `bias(params, q, k, q_positions, k_positions)` is traced for `QUERIES` and `KEYS`, by which the axes of tokens
+are recognized in every shape. Whatever does not depend on tokens is computed outside the kernel, by XLA and with its
+derivatives. The rest is a `Program`: a flat list of `OPERATIONS`, in which nested calls are entered and rules of
+derivatives applied. One gives the bias of a tile, two more its gradients. The kernels of a device run them on tiles of
+their own sizes.
 """
 
 import functools
@@ -29,7 +29,7 @@ from pejax._ops.varying import varying_over
 from pejax._record.encoding import Params
 
 QUERIES, KEYS = 8167, 8171
-"""Numbers of queries and keys in the trace. Axes of tokens are recognized by these sizes; no other axis may have one."""
+"""Numbers of queries and keys in the trace, by which axes of tokens are recognized; no other axis may have one."""
 
 SHIFTS = ("left", "right_arithmetic", "right_logical")
 ELEMENTWISE = (CHEAP | COSTLY | {"add_any", "one_minus_square"} | {f"shift_{x}" for x in SHIFTS}) - {"expm1"}
@@ -177,7 +177,7 @@ class _Split(NamedTuple):
 
 
 def _split(closed: ClosedJaxpr, known_count: int) -> _Split:
-    """Split a flat jaxpr; an equation belongs to the tile if it reads the tile, or if its result has an axis of tokens."""
+    """Split a flat jaxpr: equations that read the tile, or whose results have an axis of tokens, belong to the tile."""
     jaxpr = closed.jaxpr
     known, others = jaxpr.invars[:known_count], jaxpr.invars[known_count:]
     equations = _needed(jaxpr)
@@ -297,3 +297,8 @@ def _bind(equation: JaxprEqn, values: list[Any]) -> list[Any]:
 def shape_of(atom: Any) -> tuple[int, ...]:
     """Return the shape of a variable or literal."""
     return atom.aval.shape
+
+
+def dtype_of(atom: Any) -> Any:
+    """Return the type of a variable or literal."""
+    return atom.aval.dtype

@@ -93,8 +93,7 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     names = [name for name in ("diagonals", "numbers") if name in operands] + [*_number_shapes(plan)]
     outputs = {"q": q.dtype} | {f"d_{name}": jnp.float32 for name in names}
     sums = pltpu.VMEM((d, plan.queries), jnp.float32)
-    of_hook = plan.pairs is not None and plan.pairs.pairs.query_gradients is not None
-    reads_q = of_hook and plan.pairs.pairs.reads_q
+    of_hook, reads_q = _has_program(plan, "query_gradients"), plan.pairs is not None and plan.pairs.pairs.reads_q
     more = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if names == ["diagonals"] else []
     more += [sums] if reads_q else []
 
@@ -141,6 +140,11 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *more])
 
 
+def _has_program(plan: Plan, name: str) -> bool:
+    """Return whether there is a `bias` hook that has this program."""
+    return plan.pairs is not None and getattr(plan.pairs.pairs, name) is not None
+
+
 def _number_shapes(plan: Plan) -> dict[str, tuple[int, int]]:
     """Return the sizes of the gradients of the numbers that a `bias` hook reads, by name."""
     return {} if plan.pairs is None else plan.pairs.gradients
@@ -152,7 +156,7 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
 
     biased = "key_bias" in operands
-    of_hook = plan.pairs is not None and plan.pairs.pairs.key_gradients is not None
+    of_hook = _has_program(plan, "key_gradients")
 
     def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *more_refs: Any) -> None:
         d_bias, (k_sums, v_sums, *hook_sums) = more_refs[:biased], more_refs[biased:]
