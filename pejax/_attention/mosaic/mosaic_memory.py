@@ -84,6 +84,8 @@ class Ring(NamedTuple):
 
     def release(self, x: Array) -> None:
         """Say that this consumer has read the buffer of step x."""
+        if any(buffer.dtype == jnp.float32 for buffer in self.buffers):
+            plgpu.commit_smem()  # loads into registers, unlike products, are not ordered with the next copy by a barrier
         plgpu.barrier_arrive(self.done.at[self.slot(x)])
 
     def fill(self, x: Array, sources: Sequence[Any]) -> None:
@@ -137,5 +139,7 @@ def products(*pairs: tuple[Any, Any]) -> list[Array]:
 def accumulated(total: Array, a: Array, b: Any, *, interpret: bool) -> Array:
     """Return total + a · b, for a tile in registers and a reference to shared memory."""
     if interpret:  # JAX's interpreter multiplies what is in shared memory alone
-        return total + jnp.dot(a.astype(jnp.float32), b[...].astype(jnp.float32))
+        b = b[...]
+        plgpu.commit_smem()  # as if b had been read by a product
+        return total + jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32))
     return pl.run_state(lambda sums: plgpu.wgmma(sums, a, b))(plgpu.ACC.init(total))
