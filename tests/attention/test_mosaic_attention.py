@@ -336,3 +336,10 @@ def test_they_are_chosen_by_name_alone():
     q, k, v = normal(0, jnp.float16)
     text = explain_attention(q, k, v, positions=jnp.arange(16), implementation="mosaic_gpu")
     assert "mosaic_gpu: runs interpreted" in text
+
+
+@needs_jax
+def test_other_derivatives_than_the_gradient_are_refused():
+    qkv = normal(0, jnp.float16)
+    with pytest.raises(NotImplementedError, match=r"mosaic_gpu.* has gradients in reverse mode"):
+        jax.jit(lambda qkv: jax.jvp(attend, (qkv,), (qkv,))).lower(qkv)
