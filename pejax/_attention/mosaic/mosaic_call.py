@@ -162,7 +162,8 @@ class Call:
 
     def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
         """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
-        visible = tiles(self.static.options, *jax.tree.map(jnp.asarray, self._masks), blocks)
+        q_tokens, k_tokens = jax.tree.map(jnp.asarray, self._masks)
+        visible = tiles(self.static.options, q_tokens, k_tokens, blocks)
         if owned == "diagonals":
             # Diagonals differ in length, so their loops need spans even where every pair is visible.
             counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
