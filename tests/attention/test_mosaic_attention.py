@@ -49,6 +49,8 @@ CASES = {
     "none, causal": {"causal": True, "t": 150, "s": 150},
     "none, every pair, whole tiles": {"t": 128, "s": 256, "d": 64},
     "t5, forward": {"spec": "t5", "t": 33, "s": 33, "forward": True},
+    "t5, in order, with a last bucket": {"spec": "t5", "causal": True, "t": 400, "s": 400},
+    "t5, both ways, in order": {"spec": "t5", "t": 400, "s": 400},
     "t5, cross": {"spec": "t5", "t": 33, "s": 140},
     "alibi, packed, unplaced": {"spec": "alibi(learned=True)", "causal": True, "t": 140, "s": 140, "packed": True},
     "kerple, window, cap": {"spec": "kerple", "causal": True, "window": 90, "soft_cap": 2.0, "t": 200, "s": 200},
@@ -68,6 +70,8 @@ def step_of(case, implementation):
         options["dropout"] = (jax.random.key(3), case["rate"])
 
     def tokens(length):
+        if t == s and "packed" not in case:
+            return None
         index = np.arange(length) + max(0, s - length)
         if "packed" not in case:
             return TokenPositions(index)

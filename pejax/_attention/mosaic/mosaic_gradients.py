@@ -16,7 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pejax._attention.kernels.diagonals import along_diagonals
+from pejax._attention.kernels.constant_ends import Ends
+from pejax._attention.kernels.diagonals import gradients_of_diagonals, visited_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._attention.mosaic.mosaic_kernels import (
     OWNED,
@@ -229,19 +230,26 @@ def _window(inputs: Inputs) -> list[Any]:
     return [] if inputs.diagonals is None else [jax.ShapeDtypeStruct((OWNED + BLOCK,), jnp.float32)]
 
 
-def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradients of the bias by distance, at the places of `Inputs.diagonals`, summed over the batch.
+def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) -> Float[Array, "H R"]:
+    """Return the gradients of the bias by distance, at index `j - i + T - 1`, summed over the batch.
 
-    `Inputs.spans` are those of the diagonals of square tiles of side `BLOCK`. The consumers take turns at tiles.
+    The consumers take turns at tiles.
+
+    Args:
+        plan: static settings.
+        inputs: inputs of the kernel, with spans of the diagonals of square tiles of side `BLOCK`.
+        rows: one row per query, with lse in base 2.
+        derived: as `derived_end` returns it.
     """
     (n_count, _, heads, dim), dtype = inputs.q.shape, inputs.q.dtype
-    q_count, k_count = (length // BLOCK for length in inputs.lengths)
-    count = q_count + k_count - 1
+    q_count, _ = counts = inputs.lengths[0] // BLOCK, inputs.lengths[1] // BLOCK
+    start, count = visited_diagonals(derived, BLOCK, counts)
     parts = min(n_count, max(1, PROGRAMS // (count * heads)))
 
     def diagonal_gradients(inputs: Any, rows: Any, sums_ref: Any, window: Any, loaded: Any, tiles: Any,
                            other_sums: Any, added: Any) -> None:  # fmt: skip
-        diagonal, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
+        index, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
+        diagonal = index + start
         offset = diagonal - (q_count - 1)
 
         def over_examples(of_example: Callable, carry: Any) -> Any:
@@ -303,7 +311,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
             @pl.when(warpgroup == 0)
             def _write() -> None:
                 plgpu.barrier_wait(added)
-                sums_ref[part, head, diagonal] = total + other_sums[...]
+                sums_ref[part, head, index] = total + other_sums[...]
 
     block, row = jax.ShapeDtypeStruct((BLOCK, dim), dtype), jax.ShapeDtypeStruct((BLOCK,), jnp.float32)
     scratch = [
@@ -316,4 +324,4 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
     outputs = [jax.ShapeDtypeStruct((parts, heads, count, BLOCK, BLOCK), jnp.float32)]
     grid = {"head": heads, "block": count, "example": parts}
     (sums,) = call(plan, diagonal_gradients, grid, outputs, scratch, inputs, rows)
-    return jnp.roll(along_diagonals(jnp.sum(sums, axis=0)), 1, axis=1)  # its last diagonal does not exist
+    return gradients_of_diagonals(jnp.sum(sums, axis=0), counts, derived, rows.d_lse)
