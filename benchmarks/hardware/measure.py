@@ -51,9 +51,9 @@ class Column(NamedTuple):
 
     @property
     def ways(self) -> list[str]:
-        """Names of the ways; a toy run has our kernels without the fused ones, which need a GPU."""
+        """Names of the ways; a toy run has our kernels without those of cuDNN and Mosaic GPU, which need a GPU."""
         names = list(WAYS[self.part](**self.arguments))
-        names = [name for name in names if not self.arguments["toy"] or (not is_peer(name) and "cuDNN" not in name)]
+        names = [name for name in names if not self.arguments["toy"] or (not is_peer(name) and not needs_gpu(name))]
         own = [name for name in names if name.startswith("pejax")] if self.before else []
         return names + [f"{BEFORE}{name}" for name in own]
 
@@ -71,6 +71,11 @@ def compiles_here(way: str) -> bool:
 def is_peer(way: str) -> bool:
     """Return whether a way is of others: its failure is told, and fails nothing."""
     return is_torch(way) or way == FUSED
+
+
+def needs_gpu(way: str) -> bool:
+    """Return whether a way of ours is not timed on a CPU; "mosaic_gpu" is proved there, in JAX's interpreter."""
+    return "cuDNN" in way or "Mosaic" in way
 
 
 def is_torch(way: str) -> bool:

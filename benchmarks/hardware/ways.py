@@ -37,6 +37,10 @@ OURS = {
     "pejax kernels, cpb, network learned": ("cpb", "gpu", True),
     "pejax folded into cuDNN, ALiBi": ("alibi", "cudnn", False),
     "pejax cuDNN, no bias": ("none", "cudnn", False),
+    "pejax on Mosaic GPU, no bias": ("none", "mosaic_gpu", False),
+    "pejax on Mosaic GPU, ALiBi": ("alibi", "mosaic_gpu", False),
+    "pejax on Mosaic GPU, T5": ("t5", "mosaic_gpu", False),
+    "pejax on Mosaic GPU, T5, table learned": ("t5", "mosaic_gpu", True),
 }
 """Encoding, implementation, and whether its parameters get gradients."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float
 from pejax._attention.gpu.gpu_kernels import call, load_block, load_query_block, loop, tile_gradients
 from pejax._attention.gpu.gpu_tile import Inputs, Place, Plan, bias_gradient, placed_only
 from pejax._attention.kernels.constant_ends import Ends
-from pejax._attention.kernels.diagonals import along_diagonals
+from pejax._attention.kernels.diagonals import gradients_of_diagonals, visited_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 
 PROGRAMS = 1024
@@ -27,20 +26,14 @@ PROGRAMS = 1024
 def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) -> Float[Array, "H R"]:
     """Return the gradients of `Inputs.diagonals`, summed over the batch; blocks must be square.
 
-    The gradients of a query's logits have the sum `Rows.d_lse`. So that of an end of the diagonals, whose biases are
-    one and the same function of the parameters, is that sum minus the gradients of the others, and its tiles are not
-    visited. Where the gradient stands within the end does not matter: it is at the outermost diagonal.
-
     Args:
         plan: static settings.
         inputs: inputs of the kernel.
         rows: rows of the backward pass.
-        derived: number of the first, or of the last, diagonals whose gradient is derived; (0, 0) = none.
+        derived: as `derived_end` returns it.
     """
-    (n, _, heads, _), size, (q_count, k_count) = inputs.q.shape, plan.blocks[0], plan.counts
-    all_diagonals = size * (q_count + k_count)
-    start = max(0, (derived.first + 1) // size - 1)  # tile c has the diagonals c·size ... (c + 2)·size - 2
-    count = min(q_count + k_count - 1, -(-(all_diagonals - derived.last) // size)) - start
+    (n, _, heads, _), size, q_count = inputs.q.shape, plan.blocks[0], plan.counts[0]
+    start, count = visited_diagonals(derived, size, plan.counts)
     parts = min(n, max(1, PROGRAMS // (count * heads)))
 
     def kernel(inputs: Inputs, rows: Rows, sums_ref: Any) -> None:
@@ -65,15 +58,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) ->
 
     output = jax.ShapeDtypeStruct((parts, heads, count, size, size), jnp.float32)
     sums = call(plan, kernel, (count, heads, parts), output, inputs, rows, name="diagonal_gradients")
-    near = along_diagonals(jnp.sum(sums, axis=0))
-    gradients = jnp.pad(near, ((0, 0), (start * size, all_diagonals - start * size - near.shape[1])))
-    if derived == (0, 0):
-        return gradients
-    place = np.arange(all_diagonals)
-    is_derived = (place < derived.first) | (place >= all_diagonals - derived.last)
-    others = jnp.where(is_derived, 0.0, gradients)
-    rest = jnp.sum(rows.d_lse, axis=(0, 2)) - jnp.sum(others, axis=1)
-    return others.at[:, 0 if derived.first else -1].add(rest)
+    return gradients_of_diagonals(jnp.sum(sums, axis=0), plan.counts, derived, rows.d_lse)
 
 
 def bias_gradients_by_queries(

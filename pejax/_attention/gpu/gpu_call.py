@@ -34,7 +34,8 @@ from pejax._attention.kernels.block_masks import (
     spans,
     tiles,
 )
-from pejax._attention.kernels.constant_ends import Ends, constant_ends
+from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
+from pejax._attention.kernels.diagonals import derived_end
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
 from pejax._ops.compile_time import computed_now
@@ -173,10 +174,7 @@ class Call:
         distance = self.operands.shared.distance_bias
         if distance is None or self.way.name != "diagonals" or not self.static.layout.in_order:
             return Ends(0, 0)
-        per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self._per_head)
-        params = {**distance.args[0], **per_head}
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-        ends = computed_now(lambda: constant_ends(distance.func, shapes, self._offsets()))
+        ends = ends_of_hook(distance, self._per_head, self._offsets())
         shortest = min(q_size + k_size - 1 for q_size, k_size in self._blocks)  # diagonals of the smallest tile
         return Ends(*(count if count >= shortest else 0 for count in ends))
 
@@ -287,19 +285,12 @@ class Call:
         size = min(plan.blocks)  # a diagonal of tiles is one of tokens only if tiles are square
         plan = plan.with_blocks((size, size))
         if not plan.slots:
-            return diagonal_gradients(plan, self._inputs(plan, padded, "diagonals"), rows, self._derived_end())
+            derived = derived_end(plan.options, self.tokens[0], self._ends)
+            return diagonal_gradients(plan, self._inputs(plan, padded, "diagonals"), rows, derived)
         lengths = self.operands.q.shape[3], self.operands.k.shape[2]
         line = on_line(plan, self._inputs(plan, padded), rows, lengths)
         padding = size * line.plan.counts[0] - plan.slots
         return diagonal_gradients(*line, Ends(0, 0))[:, padding : padding + 2 * plan.slots - 1]
-
-    def _derived_end(self) -> Ends:
-        """Return the end of the diagonals whose gradient follows from those of the others, as `diagonal_gradients`."""
-        q_tokens, _ = self.tokens
-        if self.static.options.soft_cap is not None or q_tokens.has_position is not None:
-            return Ends(0, 0)
-        first, last = self._ends
-        return Ends(first, 0) if self.static.options.causal or first >= last else Ends(0, last)
 
     def _padded_rows(self, rows: Rows) -> Rows:
         """Return the rows for the backward pass as the kernels read them, `(N, T, H, D)` and `(N, H, T)`."""

@@ -16,9 +16,11 @@ from jax.extend.core import (
     JaxprEqn,
     Literal,
 )
+from jax.tree_util import Partial
 from jaxtyping import Array, Int
 
 from pejax._attention.kernels.elementwise import CHEAP, COSTLY, NESTED, run_equation
+from pejax._ops.compile_time import computed_now
 from pejax._record.encoding import Params
 
 BY_ROWS = {"broadcast_in_dim", "copy", "reshape", "slice", "squeeze", "stop_gradient", "reduce_sum", "reduce_max"}
@@ -56,6 +58,20 @@ def constant_ends(hook: Callable[[Params, Array], Array], params: Params, relati
     except _Undecided:
         return Ends(0, 0)
     return bias if isinstance(bias, Ends) else _ends_of_rows(np.asarray(bias))
+
+
+def ends_of_hook(distance: Partial, per_head: Params, relative: Int[np.ndarray, "R *A"]) -> Ends:
+    """Return the `constant_ends` of a hook.
+
+    Args:
+        distance: the hook, bound to the parameters that all heads share.
+        per_head: its other parameters, which begin with the axes K, G.
+        relative: the distances.
+    """
+    of_one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), per_head)
+    params = {**distance.args[0], **of_one}
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    return Ends(*map(int, computed_now(lambda: constant_ends(distance.func, shapes, relative))))
 
 
 def _interpret(closed: ClosedJaxpr, args: list[Any], count: int) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import (
     ClosedJaxpr,  # pyright: ignore[reportPrivateImportUsage] - from 0.12 on, another name of Jaxpr
     Jaxpr,
@@ -279,7 +280,7 @@ def _apply_to_whole(equation: JaxprEqn, operands: list[Any]) -> _Tile:
     tiles = [x for x in operands if isinstance(x, _Tile)]
     literals = [x for x in operands if not isinstance(x, _Tile)]
     # Rounding keeps the order of two numbers, but may make them equal; below 2^24, it does nothing.
-    is_known = all(abs(int(x)) < 2**24 for x in literals)
+    is_known = all(not isinstance(x, Tracer) and abs(int(x)) < 2**24 for x in literals)
     is_same = name in WHOLE or (name in COMPARISONS and len(tiles) == 1) or name in ("reduce_max", "reduce_min")
     is_same |= name in ("slice", "squeeze", "broadcast_in_dim") or (name == "convert_element_type" and kind in FLOATS)
     if not (is_same and is_known and all(x.whole for x in tiles)):

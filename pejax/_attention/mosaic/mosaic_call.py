@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.dropout import Dropout, key_words, query_words
@@ -20,6 +21,8 @@ from pejax._attention.kernels.block_masks import (
     spans,
     tiles,
 )
+from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
+from pejax._attention.kernels.diagonals import derived_end
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
 from pejax._attention.mosaic.mosaic_gradients import BLOCK, diagonal_gradients, key_gradients, query_gradients
 from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan, forward
@@ -37,7 +40,7 @@ class PaddedPrimals(NamedTuple):
         q: queries.
         k: keys.
         v: values.
-        diagonals: bias by distance, at index `j - i + T` for query i and key j; None = no bias.
+        diagonals: bias by distance, at index `j - i + T - 1` for query i and key j; None = no bias.
         key_bias: bias of each key.
     """
 
@@ -125,14 +128,18 @@ class Call:
         """Return the bias by distance of every head."""
         if self.way.name == "none":
             return None
-        distance, (key_heads, group, t) = self.operands.shared.distance_bias, self.operands.q.shape[1:4]
+        distance, (key_heads, group) = self.operands.shared.distance_bias, self.operands.q.shape[1:3]
         heads = key_heads * group
         per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
-        offsets = jnp.arange(sum(self.lengths), dtype=jnp.int32) - self.lengths[0]
-        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
-        offsets = offsets.clip(1 - t, self.operands.k.shape[2] - 1) + self.shift
-        of_head = lambda params: distance.func({**primals.shared, **params}, offsets).astype(jnp.float32)
+        relative = self._offsets() + self.shift
+        of_head = lambda params: distance.func({**primals.shared, **params}, relative).astype(jnp.float32)
         return jax.vmap(of_head, axis_size=heads)(per_head)
+
+    def _offsets(self) -> Int[np.ndarray, " R"]:
+        """Return j - i of every diagonal, limited to those that padding alone does not have."""
+        offsets = np.arange(sum(self.lengths), dtype=np.int32) - (self.lengths[0] - 1)
+        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
+        return offsets.clip(1 - self.operands.q.shape[3], self.operands.k.shape[2] - 1)
 
     def _inputs(self, padded: PaddedPrimals, owned: str, blocks: tuple[int, int]) -> Inputs:
         """Return the inputs of a kernel.
@@ -143,9 +150,10 @@ class Call:
             blocks: numbers of queries and of keys in a tile.
         """
         (q_tokens, k_tokens), options = self.tokens, self.static.options
-        diagonals = None if padded.diagonals is None else padded.diagonals * bias_unit(options)
-        if diagonals is not None and owned == "keys":  # for i - j in the place of j - i
-            diagonals = jnp.roll(diagonals[:, ::-1], 1, axis=1)
+        diagonals = None
+        if padded.diagonals is not None:
+            turned = padded.diagonals[:, ::-1] if owned == "keys" else jnp.roll(padded.diagonals, 1, axis=1)
+            diagonals = turned * bias_unit(options)
         q_words, k_words = self._dropout_words()
         return Inputs(
             q=padded.q,
@@ -162,7 +170,8 @@ class Call:
 
     def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
         """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
-        visible = tiles(self.static.options, *jax.tree.map(jnp.asarray, self._masks), blocks)
+        q_tokens, k_tokens = jax.tree.map(jnp.asarray, self._masks)
+        visible = tiles(self.static.options, q_tokens, k_tokens, blocks)
         if owned == "diagonals":
             # Diagonals differ in length, so their loops need spans even where every pair is visible.
             counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
@@ -189,6 +198,14 @@ class Call:
         of_batch = jax.vmap(jax.vmap(of_head, (None, 0)), (0, None))
         return of_batch(batch, heads), key_words(dropout(batch[0], heads[0]), keys)
 
+    @property
+    def _ends(self) -> Ends:
+        """How many of the first, and of the last, diagonals are the same function of the parameters."""
+        distance = self.operands.shared.distance_bias
+        if distance is None or not self.static.layout.in_order:
+            return Ends(0, 0)
+        return ends_of_hook(distance, self.operands.per_head.get("distance_bias", {}), self._offsets())
+
     def _padded_rows(self, rows: Rows) -> Rows:
         """Return the rows for the backward pass as the kernels read them, with lse in base 2."""
         n, key_heads, group, t, d = rows.d_output.shape
@@ -204,7 +221,8 @@ class Call:
         d_k, d_v, *d_key_bias = key_gradients(self.plan, inputs("keys", (BLOCK, OWNED)), rows)
         diagonals = None
         if padded.diagonals is not None:
-            diagonals = diagonal_gradients(self.plan, inputs("diagonals", (BLOCK, BLOCK)), rows)
+            derived = derived_end(self.plan.options, self.tokens[0], self._ends)
+            diagonals = diagonal_gradients(self.plan, inputs("diagonals", (BLOCK, BLOCK)), rows, derived)
         return PaddedPrimals(
             q=query_gradients(self.plan, inputs("queries", (OWNED, BLOCK)), rows),
             k=d_k,

@@ -32,7 +32,7 @@ def by_distance(window: Any, shape: tuple[int, int], *, interpret: bool) -> Arra
     if interpret:  # JAX's interpreter has no registers
         index = lax.broadcasted_iota(jnp.int32, shape, 1) - lax.broadcasted_iota(jnp.int32, shape, 0) + shape[0]
         return window[...][index]
-    result = plgpu.ShapeDtypeStruct(shape, jnp.float32, layout=plgpu.Layout.WGMMA)
+    result = plgpu.ShapeDtypeStruct(shape, np.dtype(np.float32), layout=plgpu.Layout.WGMMA)
     cut = plgpu.inline_mgpu(arg_types=(plgpu.RefType(),), return_type=result)(lambda _, window: _cut(window, shape))
     return cut(window)
 

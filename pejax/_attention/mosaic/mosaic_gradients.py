@@ -16,7 +16,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Array, Float
 
-from pejax._attention.kernels.diagonals import along_diagonals
+from pejax._attention.kernels.constant_ends import Ends
+from pejax._attention.kernels.diagonals import gradients_of_diagonals, visited_diagonals
 from pejax._attention.kernels.kernel_call import Rows
 from pejax._attention.mosaic.mosaic_kernels import (
     OWNED,
@@ -57,7 +58,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
     (n_count, length, heads, dim), dtype = inputs.q.shape, inputs.q.dtype
     count = length // OWNED
 
-    def query_gradients(inputs: Inputs, rows: Rows, dq_ref: Any, owned: Any, loaded: Any, keys: Any) -> None:
+    def query_gradients(inputs: Any, rows: Any, dq_ref: Any, owned: Any, loaded: Any, keys: Any) -> None:
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
         see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // BLOCK)
@@ -86,9 +87,11 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
                 keys.wait(x)
                 k, v, *window = (buffer.at[keys.slot(x)] for buffer in keys.buffers)
                 place = Place(n, head, (first, ROWS), (j * BLOCK, BLOCK))
-                window = [window_for(x, warpgroup, BLOCK) for x in window]
+                own_window = window_for(window, warpgroup, BLOCK)
                 row = lambda x: across(x, place.shape, 0)
-                gradients = gradients_of(plan, inputs, place, ((q, k), (d_output, v)), (row, *numbers), window, masked)
+                gradients = gradients_of(
+                    plan, inputs, place, ((q, k), (d_output, v)), (row, *numbers), own_window, masked
+                )
                 d_q = accumulated(d_q, gradients.d_scores.astype(dtype), k, interpret=plan.interpret)
                 keys.release(x)
                 return d_q
@@ -114,7 +117,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
     """Return the gradients of k and v, `(N, S, K, D)`, and of the key bias where there is one, `(N, H, S)`."""
     (n_count, length, key_heads, dim), dtype = inputs.k.shape, inputs.k.dtype
 
-    def key_gradients(inputs: Inputs, rows: Rows, dk_ref: Any, dv_ref: Any, *refs: Any) -> None:
+    def key_gradients(inputs: Any, rows: Any, dk_ref: Any, dv_ref: Any, *refs: Any) -> None:
         *d_bias_refs, owned, loaded, queries, d_bias_buffers = refs
         n, key_head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         j = lax.axis_index("block")
@@ -149,10 +152,10 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
                     queries.wait(x)
                     q, d_output, lse, mean, *window = (buffer.at[queries.slot(x)] for buffer in queries.buffers)
                     place = Place(n, head, (i * BLOCK, BLOCK), (first, ROWS), transposed=True)
-                    window = [window_for(x, warpgroup, BLOCK) for x in window]
+                    own_window = window_for(window, warpgroup, BLOCK)
                     column = lambda ref: spread(ref, place.shape, 1)
                     pairs, numbers = ((k, q), (v, d_output)), (column, lse, mean)
-                    gradients = gradients_of(plan, inputs, place, pairs, numbers, window, masked)
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, own_window, masked)
                     d_v = accumulated(d_v, gradients.weights.astype(dtype), d_output, interpret=plan.interpret)
                     d_k = accumulated(d_k, gradients.d_scores.astype(dtype), q, interpret=plan.interpret)
                     queries.release(x)
@@ -201,7 +204,7 @@ def load_owned(sources: tuple[Any, Any], place: Any, owned: tuple[Any, Any], loa
 
 
 def gradients_of(
-    plan: Plan, inputs: Inputs, place: Place, pairs: Any, numbers: tuple[Any, Any, Any], window: list[Any], masked: bool
+    plan: Plan, inputs: Any, place: Place, pairs: Any, numbers: Any, window: Any, masked: bool
 ) -> TileGradients:
     """Return the weights and gradients of a tile.
 
@@ -211,12 +214,12 @@ def gradients_of(
         place: place of the tile.
         pairs: two pairs of blocks in shared memory, whose products are q·k and the gradients of the weights.
         numbers: a function to arrays of the tile's shape, and what it makes the queries' lse, in base 2, and mean from.
-        window: reference to the part of the diagonals that the tile is cut from; [] without a bias.
+        window: reference to the part of the diagonals that the tile is cut from; None without a bias.
         masked: whether the tile may have masked pairs.
     """
     spread_out, lse, mean = numbers
     (logits,) = products(pairs[0])
-    tile = scores(plan.options, logits, fields(plan, inputs, place, *(window or [None]), masked))
+    tile = scores(plan.options, logits, fields(plan, inputs, place, window, masked))
     weights = weights_of(tile, spread_out(lse))
     (d_weights,) = products(pairs[1])  # not before: with the logits, it would need the registers of two more tiles
     return tile_gradients(tile, weights, d_weights, spread_out(mean))
@@ -227,19 +230,26 @@ def _window(inputs: Inputs) -> list[Any]:
     return [] if inputs.diagonals is None else [jax.ShapeDtypeStruct((OWNED + BLOCK,), jnp.float32)]
 
 
-def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "H R"]:
-    """Return the gradients of the bias by distance, at the places of `Inputs.diagonals`, summed over the batch.
+def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) -> Float[Array, "H R"]:
+    """Return the gradients of the bias by distance, at index `j - i + T - 1`, summed over the batch.
 
-    `Inputs.spans` are those of the diagonals of square tiles of side `BLOCK`. The consumers take turns at tiles.
+    The consumers take turns at tiles.
+
+    Args:
+        plan: static settings.
+        inputs: inputs of the kernel, with spans of the diagonals of square tiles of side `BLOCK`.
+        rows: one row per query, with lse in base 2.
+        derived: as `derived_end` returns it.
     """
     (n_count, _, heads, dim), dtype = inputs.q.shape, inputs.q.dtype
-    q_count, k_count = (length // BLOCK for length in inputs.lengths)
-    count = q_count + k_count - 1
+    q_count, _ = counts = inputs.lengths[0] // BLOCK, inputs.lengths[1] // BLOCK
+    start, count = visited_diagonals(derived, BLOCK, counts)
     parts = min(n_count, max(1, PROGRAMS // (count * heads)))
 
-    def diagonal_gradients(inputs: Inputs, rows: Rows, sums_ref: Any, window: Any, loaded: Any, tiles: Any,
+    def diagonal_gradients(inputs: Any, rows: Any, sums_ref: Any, window: Any, loaded: Any, tiles: Any,
                            other_sums: Any, added: Any) -> None:  # fmt: skip
-        diagonal, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
+        index, head, part, warpgroup = (lax.axis_index(x) for x in ("block", "head", "example", "warpgroup"))
+        diagonal = index + start
         offset = diagonal - (q_count - 1)
 
         def over_examples(of_example: Callable, carry: Any) -> Any:
@@ -285,8 +295,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
                     place = Place(n, head, (i * BLOCK, BLOCK), ((i + offset) * BLOCK, BLOCK))
                     row = lambda ref: spread(ref, place.shape, 0)
                     pairs, numbers = ((q, k), (d_output, v)), (row, lse, mean)
-                    part = [window.at[warpgroup]]
-                    gradients = gradients_of(plan, inputs, place, pairs, numbers, part, masked)
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, window.at[warpgroup], masked)
                     tiles.release(x)
                     return total + gradients.d_bias
 
@@ -302,7 +311,7 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
             @pl.when(warpgroup == 0)
             def _write() -> None:
                 plgpu.barrier_wait(added)
-                sums_ref[part, head, diagonal] = total + other_sums[...]
+                sums_ref[part, head, index] = total + other_sums[...]
 
     block, row = jax.ShapeDtypeStruct((BLOCK, dim), dtype), jax.ShapeDtypeStruct((BLOCK,), jnp.float32)
     scratch = [
@@ -315,4 +324,4 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "
     outputs = [jax.ShapeDtypeStruct((parts, heads, count, BLOCK, BLOCK), jnp.float32)]
     grid = {"head": heads, "block": count, "example": parts}
     (sums,) = call(plan, diagonal_gradients, grid, outputs, scratch, inputs, rows)
-    return jnp.roll(along_diagonals(jnp.sum(sums, axis=0)), 1, axis=1)  # its last diagonal does not exist
+    return gradients_of_diagonals(jnp.sum(sums, axis=0), counts, derived, rows.d_lse)

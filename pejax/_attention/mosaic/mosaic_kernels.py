@@ -4,7 +4,7 @@ A program has three warpgroups: two consumers, with 64 rows of the scores each, 
 loop over into rings of buffers. In `forward`, a program owns 128 queries and loops over blocks of keys.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -184,7 +184,7 @@ def call(plan: Plan, kernel: Callable, grid: dict[str, int], outputs: Any, scrat
     return jax.jit(run)(*leaves)  # JAX removes an unused jit, but not an unused kernel
 
 
-def fields(plan: Plan, inputs: Inputs, place: Place, window: Any, masked: bool) -> Fields:
+def fields(plan: Plan, inputs: Any, place: Place, window: Any, masked: bool) -> Fields:
     """Load what a tile's scores are made of beside its products.
 
     Args:
@@ -214,7 +214,7 @@ def fields(plan: Plan, inputs: Inputs, place: Place, window: Any, masked: bool) 
     )
 
 
-def window_of(inputs: Inputs, head: Array, owned: Array, other: Array, size: int, length: int) -> list[Any]:
+def window_of(inputs: Any, head: Array, owned: Array, other: Array, size: int, length: int) -> list[Any]:
     """Return the part of the diagonals for `OWNED` rows and a block of columns, to be copied; [] without a bias.
 
     Args:
@@ -230,9 +230,9 @@ def window_of(inputs: Inputs, head: Array, owned: Array, other: Array, size: int
     return [inputs.diagonals.at[head, pl.ds(other - owned + length - OWNED, OWNED + size)]]
 
 
-def window_for(window: Any, warpgroup: Array, size: int) -> Any:
-    """Return the part of a program's window that one warpgroup cuts its tile from."""
-    return window.at[pl.ds((CONSUMERS - 1 - warpgroup) * ROWS, ROWS + size)]
+def window_for(window: Sequence[Any], warpgroup: Array, size: int) -> Any:
+    """Return the part of a program's window that one warpgroup cuts its tile from; None without a window."""
+    return next((x.at[pl.ds((CONSUMERS - 1 - warpgroup) * ROWS, ROWS + size)] for x in window), None)
 
 
 def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[Array, "N H T"]]:
@@ -240,7 +240,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
     (n_count, length, heads, dim), dtype, size = inputs.q.shape, inputs.q.dtype, FORWARD
     count = length // OWNED
 
-    def forward(inputs: Inputs, o_ref: Any, lse_ref: Any, q_buffer: Any, lse_buffer: Any, loaded: Any, k_ring: Any,
+    def forward(inputs: Any, o_ref: Any, lse_ref: Any, q_buffer: Any, lse_buffer: Any, loaded: Any, k_ring: Any,
                 v_ring: Any) -> None:  # fmt: skip
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
@@ -272,9 +272,9 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
                 slot = k_ring.slot(x)
                 k_ring.wait(x)
                 (logits,) = products((q, k_ring.buffers[0].at[slot]))
-                window = [window_for(x.at[slot], warpgroup, size) for x in k_ring.buffers[1:]]
+                window = window_for([buffer.at[slot] for buffer in k_ring.buffers[1:]], warpgroup, size)
                 place = Place(n, head, (first, ROWS), (j * size, size))
-                tile = scores(plan.options, logits, fields(plan, inputs, place, *(window or [None]), masked))
+                tile = scores(plan.options, logits, fields(plan, inputs, place, window, masked))
                 k_ring.release(x)
                 row_max, total, weights, shrink = softmax_step(tile, row_max, total)
                 value_sums = value_sums * across(shrink, value_sums.shape, 0)

@@ -29,6 +29,10 @@ TILE = plgpu.Layout.WGMMA
 """Layout of a tile. `TILE.reduce(1)` is that of one number per row, `TILE.reduce(0)` of one per column."""
 
 
+TRANSFORMS: Any = (plgpu.TilingTransform, plgpu.SwizzleTransform)
+"""Of blocks in shared memory, into the order that `wgmma` reads."""
+
+
 class Place(NamedTuple):
     """The place of a tile: example, query head, and its queries and keys as (first, number).
 
@@ -84,6 +88,8 @@ class Ring(NamedTuple):
 
     def release(self, x: Array) -> None:
         """Say that this consumer has read the buffer of step x."""
+        if any(buffer.dtype == jnp.float32 for buffer in self.buffers):
+            plgpu.commit_smem()  # a barrier alone orders products, but not loads, with the next copy
         plgpu.barrier_arrive(self.done.at[self.slot(x)])
 
     def fill(self, x: Array, sources: Sequence[Any]) -> None:
@@ -109,7 +115,8 @@ def swizzled(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return shared memory for blocks of heads in the order that `wgmma` reads, or for plain rows of float32."""
     if dtype == jnp.float32:
         return plgpu.SMEM(shape, dtype)
-    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+    tiling, swizzle = TRANSFORMS
+    return plgpu.SMEM(shape, dtype, transforms=(tiling((8, 64)), swizzle(128)))
 
 
 def spread(ref: Any, shape: tuple[int, int], axis: int) -> Array:
@@ -130,12 +137,15 @@ def products(*pairs: tuple[Any, Any]) -> list[Array]:
             plgpu.wgmma(total, a, b.transpose((1, 0)))
         return [total[...] for total in sums]
 
-    sums = (plgpu.ACC((a.shape[0], b.shape[0]), jnp.float32) for a, b in pairs)
+    sums = (plgpu.WGMMAAccumulatorRef((a.shape[0], b.shape[0]), jnp.float32) for a, b in pairs)
     return pl.run_scoped(multiply, *sums)
 
 
 def accumulated(total: Array, a: Array, b: Any, *, interpret: bool) -> Array:
     """Return total + a · b, for a tile in registers and a reference to shared memory."""
     if interpret:  # JAX's interpreter multiplies what is in shared memory alone
-        return total + jnp.dot(a.astype(jnp.float32), b[...].astype(jnp.float32))
-    return pl.run_state(lambda sums: plgpu.wgmma(sums, a, b))(plgpu.ACC.init(total))
+        b = b[...]
+        plgpu.commit_smem()  # as if b had been read by a product
+        return total + jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32))
+    result: Any = pl.run_state(lambda sums: plgpu.wgmma(sums, a, b))(plgpu.WGMMAAccumulatorRef.init(total))
+    return result

@@ -14,6 +14,7 @@ from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
 from pejax._attention.kernels.kernel_call import (
     DIAGONALS,
+    SLOTS,
     WAY_OUT,
     Kernels,
     Static,
@@ -23,7 +24,9 @@ from pejax._attention.kernels.kernel_call import (
     primals_of,
     ways_to_bias,
 )
+from pejax._attention.kernels.line import attend_on_line
 from pejax._attention.kernels.pairs import Pairs, prepare_pairs, prepare_values
+from pejax._attention.kernels.slots import slot_count
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 from pejax._attention.tpu.tpu_pairs import TilePairs
@@ -57,7 +60,13 @@ def tpu_attention(
     """
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _refuse(static, operands)
-    return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+    if of_pairs(operands) or _ways(static, operands)[0].name != "slots":
+        return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+
+    def along_line(layout: Layout, operands: Operands) -> tuple[Array, Array]:
+        return kernel_call.attention(LINE, static._replace(layout=layout), primals_of(operands), operands)
+
+    return attend_on_line(layout, operands, along_line)
 
 
 def _refuse(static: Static, operands: Operands) -> None:
@@ -81,9 +90,15 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; diagonals need positions on one axis, and must fit into memory."""
     if of_pairs(operands):
         return (Way("pairs", pairs=tile_pairs(static.layout, operands)),)
+    axes, box = position_axes(static.layout, operands), static.layout.box
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
-    lookup = DIAGONALS if fits and position_axes(static.layout, operands) == 1 else ()
-    return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+    try:
+        lookup = DIAGONALS if fits and axes == 1 else ()
+        return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+    except NotImplementedError:
+        if axes == 1 or box is None or 2 * slot_count(box) + sum(static.layout.unplaced) > LONGEST_LINE:
+            raise
+        return SLOTS
 
 
 def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
@@ -109,3 +124,5 @@ def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
+LINE = Kernels(lambda static, operands: DIAGONALS[:1], Call, blockwise_call)
+"""The same for tokens on the line of their slots, which is known to allow diagonals."""
