@@ -28,8 +28,8 @@ from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.kernels.pairs import OPERATIONS, prepare_pairs
 from pejax._attention.tpu import tpu_attention as tpu
 from pejax._attention.tpu import tpu_tile as tpu_tile
+from pejax._attention.tpu.tpu_pairs import form_shape, run
 from tests.support import pair_hooks
-from tests.support.cases import mostly_slow
 
 D = 8
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
@@ -147,9 +147,47 @@ def check(name: str) -> None:
         jax.tree.map(compare, results("tpu"), results("reference"))
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, ("gates, packed, unplaced, every option",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
     check(name)
+
+
+def test_the_kernels_are_the_reference_in_value():
+    encoding, tokens = pair_hooks.encoding("gates", Dims(2, D, causal=True)), packed()
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 21, 2, D)).astype(np.float32)
+    hooks = attention_hooks(encoding, init_params(encoding, jax.random.key(0)))
+    run = functools.partial(dot_product_attention, positions=tokens, hooks=hooks, causal=True)
+    step = lambda name: jax.jit(functools.partial(run, implementation=name), compiler_options=QUICK)
+    got, want = (step(name)(*map(jnp.asarray, (q, k, v))) for name in ("tpu", "reference"))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_a_program_is_the_hook_and_its_gradients():
+    """Without kernels around it, as they run it for a tile of 8 keys and 16 queries."""
+    encoding = pair_hooks.encoding("gates", Dims(1, D))
+    drawn = init_params(encoding, jax.random.key(0))
+    params = drawn["all"] | jax.tree.map(lambda x: x[0], drawn["heads"])
+    q, k, d = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(16, D), (8, D), (16, 8)]))
+    i, j = jnp.arange(16) + 3, jnp.arange(8)
+    pairs = prepare_pairs(encoding.bias, params, D, 1)
+    numbers = pairs.outside(params)
+
+    def run_program(name, *more):
+        operands = getattr(pairs, name).outside(numbers)
+        load = lambda place, form: operands[place].reshape(form_shape(operands[place].shape, form))
+        return run(getattr(pairs, name), load, [q.T, k, i[None], j[:, None], *more], (8, 16), sums=name != "bias")
+
+    (bias,), (*d_numbers, d_q), (d_k,) = (
+        run_program("bias"), run_program("query_gradients", d.T), run_program("key_gradients", d.T)
+    )  # fmt: skip
+    of = lambda params, q, k: encoding.bias(params, q, k, i, j)
+    want, pull = jax.vjp(of, params, q, k)
+    (d_params,) = jax.vjp(pairs.outside, params)[1](
+        [x.reshape(y.shape) for x, y in zip(d_numbers, numbers, strict=True)]
+    )
+    same = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(same, (bias.T, d_params, d_q.T, d_k), (want, *pull(d)))
 
 
 @pytest.mark.slow
