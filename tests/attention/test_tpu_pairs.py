@@ -25,7 +25,8 @@ from pejax import (
     segment_positions,
 )
 from pejax._attention.core.hooks import attention_hooks
-from pejax._attention.kernels.pairs import OPERATIONS, prepare_pairs
+from pejax._attention.kernels.pairs import prepare_pairs
+from pejax._attention.kernels.programs import OPERATIONS
 from pejax._attention.tpu import tpu_attention as tpu
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_pairs import form_shape, run

@@ -18,7 +18,7 @@ import pytest
 
 from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
-from pejax._attention.kernels import pairs
+from pejax._attention.kernels import programs
 from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
 from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
 from pejax._encodings import (
@@ -876,7 +876,7 @@ MUTANTS = {
         VALUES,
     ),
     "pairs: a rule of derivatives is lost": (
-        pairs._enter,
+        programs.enter,
         "return inner if calls == [NAME] else None",
         "return inner",
         RULES,

@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, QUERIES, TYPES, dtype_of, shape_of
+from pejax._attention.kernels.programs import ELEMENTWISE, KEYS, QUERIES, TYPES, dtype_of, shape_of
 from pejax._attention.tpu.tpu_values import (
     SIZES,
     Operand,

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import Pairs, Program, Values, dtype_of, shape_of
+from pejax._attention.kernels.pairs import Pairs, Values
+from pejax._attention.kernels.programs import Program, dtype_of, shape_of
 from pejax._attention.tpu.tpu_operations import Operations
 from pejax._attention.tpu.tpu_values import Operand, channels_of, kept_type, kind_of, literal, of_tile
 
