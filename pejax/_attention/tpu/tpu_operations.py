@@ -35,7 +35,7 @@ from pejax._attention.tpu.tpu_values import (
     to_row,
 )
 
-MOST_PARTS = 128
+MOST_PARTS = 256
 """Largest number of channels that a value of a pair may have."""
 MOST_CHANNELS = 4096
 """Largest number of channels of a value of a query or of a key."""
