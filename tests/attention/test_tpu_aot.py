@@ -100,6 +100,11 @@ def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spe
     compiled("v5e:4x4", spec, 1100, jnp.float32, by_key=True, **options)
 
 
+@pytest.mark.parametrize(("topology", "spec"), [*((name, "relative_table") for name in TOPOLOGIES), ("v5e:4x4", "cpb")])
+def test_lookups_on_a_grid_compile(topology, spec):
+    compiled(topology, spec, 1024, axes=2)
+
+
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("spec", PAIRS)
 @pytest.mark.parametrize("topology", TOPOLOGIES)

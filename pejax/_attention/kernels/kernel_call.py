@@ -207,8 +207,9 @@ def ways_to_bias(
         return (Way("none"),)
     dtype = operands.q_tokens.positions.dtype
     dtype = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else dtype
-    head_params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
-    params = {**distance.args[0], **head_params}
+    per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
+    # Shapes alone, so that in `shard_map` all parameters are of one kind, varying over its axes or not.
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), {**distance.args[0], **per_head})
     try:
         bias = cut(distance.func, params, position_axes(static.layout, operands), dtype)
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:

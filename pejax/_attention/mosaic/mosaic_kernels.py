@@ -125,7 +125,8 @@ class Visits(NamedTuple):
         consumer, count = turn
 
         def run(low: Any, high: Any, masked: bool, carry: Any) -> Any:
-            first = low if count == 1 else low + lax.rem(begun + low + consumer, jnp.int32(count))
+            # The first step from `low` on whose number, `begun` more, is that of the consumer modulo count.
+            first = low + (lax.rem(consumer + (count - 1) * (begun + low), jnp.int32(count)) if count > 1 else 0)
 
             def own_step(y: Array, carry: Any) -> Any:
                 x = first + y * count
