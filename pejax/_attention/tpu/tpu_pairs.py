@@ -16,11 +16,12 @@ from pejax._attention.tpu.tpu_operations import Operations
 from pejax._attention.tpu.tpu_values import Operand, channels_of, kept_type, kind_of, literal, of_tile
 
 BLOCK = 256
-"""Largest number of queries, and of keys, in a tile, where the programs make at most `VALUES` numbers for each pair."""
-VALUES = 64
-"""Numbers for each pair, of which 64 take 16 MiB in a tile of 256."""
-MOST_VALUES = 4096
-"""Largest number of numbers for each pair: 3,562 were compiled, in tiles of 128, where few are needed at a time."""
+"""Largest number of queries, and of keys, in a tile, where the programs make `FEW` numbers; elsewhere it is 128."""
+FEW = {"pair": 64, "token": 90_000}
+"""Numbers that all programs together make for each pair, and for each query or key: 64 take 16 MiB in a tile of 256."""
+MOST = {"pair": 4096, "token": 180_000}
+"""The largest numbers of them. In tiles of 128, where few are needed at a time, 3,562 and 173,465 were compiled, for a
+v5e and a v5p; twice as many of the latter were too many."""
 Load = Callable[[int, str], Array]
 """`(index of an operand of the program, "row", "column" or "matrix") -> (1, C), (C, 1) or (C1, C2)`."""
 
@@ -46,7 +47,7 @@ class TilePairs:
         Raises:
             NotImplementedError: an operation that kernels cannot run.
         """
-        self.pairs, self.values, self._count = pairs, values, 0
+        self.pairs, self.values, self._made = pairs, values, {"pair": 0, "token": 0}
         self.gradients: dict[str, tuple[int, int]] = {}
         self._forms: dict[str, list[tuple[int, str]]] = {}
         s, t = TRIAL
@@ -57,10 +58,11 @@ class TilePairs:
         for name, shapes in zip(PROGRAMS, inputs, strict=True):
             if (program := self.program(name)) is not None:
                 self._forms[name] = self._forms_of(name, program, shapes)
-        if self._count > MOST_VALUES:
-            raise NotImplementedError(
-                f"makes {self._count:,} numbers for each pair, with gradients; at most {MOST_VALUES:,}"
-            )
+        for name, count in self._made.items():
+            if count > MOST[name]:
+                raise NotImplementedError(
+                    f"makes {count:,} numbers for each {name}, with gradients; at most {MOST[name]:,}"
+                )
         for prefix, hook in (("number", pairs), ("value number", values)):
             learned = {} if hook is None else hook.learned
             self.gradients |= {f"{prefix} {i}": gradient_shape(shape) for i, shape in learned.items()}
@@ -71,10 +73,10 @@ class TilePairs:
 
     def largest_block(self, lanes: int) -> int:
         """Return the largest number of queries, and of keys, in a tile whose values fit into vector memory."""
-        return BLOCK if self._count <= VALUES else lanes
+        return BLOCK if all(count <= FEW[name] for name, count in self._made.items()) else lanes
 
     def _forms_of(self, name: str, program: Program, shapes: Sequence[Any]) -> list[tuple[int, str]]:
-        """Return the operands that a program reads, by place and form, and count its numbers for each pair."""
+        """Return the operands that a program reads, by place and form, and count what it makes."""
         forms: dict[tuple[int, str], None] = {}
 
         def load(i: int, form: str) -> Array:
@@ -83,8 +85,9 @@ class TilePairs:
             return jnp.zeros(form_shape(shape_of(variable), form), kept_type(dtype_of(variable)))
 
         jax.eval_shape(lambda *tile: run(program, load, tile, TRIAL, sums=name != "bias"), *shapes)
-        results = [shape_of(x) for equation in program.tile.eqns for x in equation.outvars]
-        self._count += sum(math.prod(channels_of(shape)) for shape in results if kind_of(shape) == "st")
+        for shape in (shape_of(x) for equation in program.tile.eqns for x in equation.outvars):
+            if kind := kind_of(shape):
+                self._made["pair" if kind == "st" else "token"] += math.prod(channels_of(shape))
         return [*forms]
 
     def operands(self, name: str, numbers: list[Array], heads: int) -> dict[str, Array]:
