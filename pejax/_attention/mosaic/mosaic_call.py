@@ -18,6 +18,7 @@ from pejax._attention.kernels.block_masks import (
     are_masks_known,
     bias_rows,
     mask_rows,
+    near_tiles,
     spans,
     tiles,
 )
@@ -83,7 +84,9 @@ class Call:
     @functools.cached_property
     def plan(self) -> Plan:
         """The static settings of the kernels."""
-        return Plan(self.static.options, self.operands.q.shape[2], self.static.interpret)
+        options = self.static.options
+        far = tuple(end for end, count in enumerate(self._ends) if count and not (options.causal and end == 1))
+        return Plan(options, self.operands.q.shape[2], far, self.static.interpret)
 
     @functools.cached_property
     def lengths(self) -> tuple[int, int]:
@@ -162,23 +165,35 @@ class Call:
             q_tokens=q_tokens,
             k_tokens=k_tokens,
             diagonals=diagonals,
+            far=self._far(padded, owned),
             key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
             q_words=q_words,
             k_words=k_words,
-            spans=self._known(lambda: self._spans(owned, blocks)),
+            spans=self._known(functools.partial(self._spans, owned, blocks)),
         )
+
+    def _far(self, padded: PaddedPrimals, owned: str) -> Float[Array, "H 2"] | None:
+        """Return `Inputs.far`; the arguments are those of `_inputs`."""
+        if not self.plan.far or owned == "diagonals":
+            return None
+        assert padded.diagonals is not None
+        before_and_after = padded.diagonals[:, np.asarray([0, -1])]  # keys, as a query sees them
+        return (before_and_after[:, ::-1] if owned == "keys" else before_and_after) * bias_unit(self.static.options)
 
     def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
         """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
         q_tokens, k_tokens = jax.tree.map(jnp.asarray, self._masks)
         visible = tiles(self.static.options, q_tokens, k_tokens, blocks)
+        counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
+        if visible is None and (owned == "diagonals" or self.plan.far):
+            visible = all_tiles(counts)  # diagonals differ in length, and far tiles have loops of their own
+        if visible is None:
+            return None
         if owned == "diagonals":
-            # Diagonals differ in length, so their loops need spans even where every pair is visible.
-            counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
-            visible = (all_tiles(counts) if visible is None else visible).diagonals()
-        elif owned == "keys" and visible is not None:
-            visible = visible.transposed()
-        return None if visible is None else spans(visible)
+            return spans(visible.diagonals())
+        if self.plan.far:
+            visible = visible._replace(near=near_tiles(self._ends, blocks, counts))
+        return spans(visible.transposed() if owned == "keys" else visible)
 
     def _dropout_words(self) -> tuple[Array | None, Array | None]:
         """Return the words of queries, `(N, H, T)` or `(1, 1, T)`, and of keys that dropout hashes."""
@@ -202,13 +217,14 @@ class Call:
         of_batch = jax.vmap(jax.vmap(of_head, (None, 0)), (0, None))
         return of_batch(batch, heads), key_words(dropout(batch[0], heads[0]), keys)
 
-    @property
+    @functools.cached_property
     def _ends(self) -> Ends:
         """How many of the first, and of the last, diagonals are the same function of the parameters."""
         distance = self.operands.shared.distance_bias
         if distance is None or not self.static.layout.in_order:
             return Ends(0, 0)
-        return ends_of_hook(distance, self.operands.per_head.get("distance_bias", {}), self._offsets())
+        ends = ends_of_hook(distance, self.operands.per_head.get("distance_bias", {}), self._offsets())
+        return Ends(*(count if count >= OWNED + BLOCK - 1 else 0 for count in ends))  # else no tile is far
 
     def _padded_rows(self, rows: Rows) -> Rows:
         """Return the rows for the backward pass as the kernels read them, with lse in base 2."""

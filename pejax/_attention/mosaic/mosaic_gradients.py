@@ -22,6 +22,7 @@ from pejax._attention.kernels.kernel_call import Rows
 from pejax._attention.mosaic.mosaic_kernels import (
     OWNED,
     Inputs,
+    Kind,
     Plan,
     Visits,
     call,
@@ -61,7 +62,7 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
     def query_gradients(inputs: Any, rows: Any, dq_ref: Any, owned: Any, loaded: Any, keys: Any) -> None:
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
-        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // BLOCK)
+        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // BLOCK, plan.far)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
@@ -83,14 +84,14 @@ def query_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> Float[Array, "N T
             q, d_output = load_owned((inputs.q, rows.d_output), queries, owned, loaded, warpgroup)
             numbers = [plgpu.load(x.at[n, head, queries[1]], layout=TILE.reduce(1)) for x in (rows.lse, rows.mean)]
 
-            def step(x: Array, j: Array, d_q: Array, masked: bool) -> Array:
+            def step(x: Array, j: Array, d_q: Array, kind: Kind) -> Array:
                 keys.wait(x)
                 k, v, *window = (buffer.at[keys.slot(x)] for buffer in keys.buffers)
                 place = Place(n, head, (first, ROWS), (j * BLOCK, BLOCK))
                 own_window = window_for(window, warpgroup, BLOCK)
                 row = lambda x: across(x, place.shape, 0)
                 gradients = gradients_of(
-                    plan, inputs, place, ((q, k), (d_output, v)), (row, *numbers), own_window, masked
+                    plan, inputs, place, ((q, k), (d_output, v)), (row, *numbers), own_window, kind
                 )
                 d_q = accumulated(d_q, gradients.d_scores.astype(dtype), k, interpret=plan.interpret)
                 keys.release(x)
@@ -121,7 +122,8 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
         *d_bias_refs, owned, loaded, queries, d_bias_buffers = refs
         n, key_head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         j = lax.axis_index("block")
-        see = lambda: visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK)
+        far = tuple(1 - end for end in plan.far)  # keys before a query are keys that the query comes after
+        see = lambda: visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK, far)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
@@ -147,7 +149,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
             def of_head(index: Array, carry: tuple[Array, Array]) -> tuple[Array, ...]:
                 head = key_head * plan.group + index
 
-                def step(x: Array, i: Array, carry: tuple[Array, ...], masked: bool) -> tuple[Array, ...]:
+                def step(x: Array, i: Array, carry: tuple[Array, ...], kind: Kind) -> tuple[Array, ...]:
                     d_k, d_v, *d_bias = carry  # d_bias: one array if there is a key bias, else none
                     queries.wait(x)
                     q, d_output, lse, mean, *window = (buffer.at[queries.slot(x)] for buffer in queries.buffers)
@@ -155,7 +157,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
                     own_window = window_for(window, warpgroup, BLOCK)
                     column = lambda ref: spread(ref, place.shape, 1)
                     pairs, numbers = ((k, q), (v, d_output)), (column, lse, mean)
-                    gradients = gradients_of(plan, inputs, place, pairs, numbers, own_window, masked)
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, own_window, kind)
                     d_v = accumulated(d_v, gradients.weights.astype(dtype), d_output, interpret=plan.interpret)
                     d_k = accumulated(d_k, gradients.d_scores.astype(dtype), q, interpret=plan.interpret)
                     queries.release(x)
@@ -204,7 +206,7 @@ def load_owned(sources: tuple[Any, Any], place: Any, owned: tuple[Any, Any], loa
 
 
 def gradients_of(
-    plan: Plan, inputs: Any, place: Place, pairs: Any, numbers: Any, window: Any, masked: bool
+    plan: Plan, inputs: Any, place: Place, pairs: Any, numbers: Any, window: Any, kind: Kind
 ) -> TileGradients:
     """Return the weights and gradients of a tile.
 
@@ -215,11 +217,11 @@ def gradients_of(
         pairs: two pairs of blocks in shared memory, whose products are q·k and the gradients of the weights.
         numbers: a function to arrays of the tile's shape, and what it makes the queries' lse, in base 2, and mean from.
         window: reference to the part of the diagonals that the tile is cut from; None without a bias.
-        masked: whether the tile may have masked pairs.
+        kind: what is known of the tile.
     """
     spread_out, lse, mean = numbers
     (logits,) = products(pairs[0])
-    tile = scores(plan.options, logits, fields(plan, inputs, place, window, masked))
+    tile = scores(plan.options, logits, fields(plan, inputs, place, window, kind))
     weights = weights_of(tile, spread_out(lse))
     (d_weights,) = products(pairs[1])  # not before: with the logits, it would need the registers of two more tiles
     return tile_gradients(tile, weights, d_weights, spread_out(mean))
@@ -289,13 +291,13 @@ def diagonal_gradients(plan: Plan, inputs: Inputs, rows: Rows, derived: Ends) ->
             plgpu.barrier_wait(loaded.at[warpgroup])
 
             def of_example(n: Array, seen: Visits, begun: Array, total: Array) -> tuple[Array]:
-                def step(x: Array, i: Array, total: Array, masked: bool) -> Array:
+                def step(x: Array, i: Array, total: Array, kind: Kind) -> Array:
                     tiles.wait(x)
                     q, d_output, k, v, lse, mean = (buffer.at[tiles.slot(x)] for buffer in tiles.buffers)
                     place = Place(n, head, (i * BLOCK, BLOCK), ((i + offset) * BLOCK, BLOCK))
                     row = lambda ref: spread(ref, place.shape, 0)
                     pairs, numbers = ((q, k), (d_output, v)), (row, lse, mean)
-                    gradients = gradients_of(plan, inputs, place, pairs, numbers, window.at[warpgroup], masked)
+                    gradients = gradients_of(plan, inputs, place, pairs, numbers, window.at[warpgroup], kind)
                     tiles.release(x)
                     return total + gradients.d_bias
 

@@ -44,11 +44,14 @@ class Plan(NamedTuple):
     Attributes:
         options: scale, masks, soft cap and dropout rate of the attention.
         group: number of query heads per key head.
+        far: the ends of the keys at which tiles have one bias for all pairs and may be visible: 0 = far before the
+            queries, 1 = far after them.
         interpret: whether to run in JAX's interpreter.
     """
 
     options: Options
     group: int
+    far: tuple[int, ...]
     interpret: bool
 
 
@@ -63,6 +66,8 @@ class Inputs(NamedTuple):
         k_tokens: tokens of the keys.
         diagonals: bias by distance times `bias_unit`, at index `j - i + T` for query i and key j; R = T + S. In a
             kernel that owns keys, the same at index `i - j + S`. None = no bias.
+        far: the bias that all pairs of a far tile share, times `bias_unit`: of the first blocks that a program visits,
+            and of the last. None = no tile is far.
         key_bias: bias of each key, in base 2; None = none.
         q_words: word of each query that dropout hashes; None = no dropout.
         k_words: word of each key.
@@ -76,6 +81,7 @@ class Inputs(NamedTuple):
     q_tokens: TokenRows
     k_tokens: TokenRows
     diagonals: Float[Array, "H R"] | None = None
+    far: Float[Array, "H 2"] | None = None
     key_bias: Float[Array, "N H S"] | None = None
     q_words: UInt32[Array, "N H T"] | None = None
     k_words: UInt32[Array, " S"] | None = None
@@ -87,6 +93,19 @@ class Inputs(NamedTuple):
         return self.q.shape[1], self.k.shape[1]
 
 
+class Kind(NamedTuple):
+    """What is known of the tiles of one loop.
+
+    Attributes:
+        masked: whether they may have masked pairs.
+        end: the end of the block order whose bias all their pairs share: 0 = the first blocks, 1 = the last. None = the
+            bias differs from pair to pair, or there is none.
+    """
+
+    masked: bool
+    end: int | None = None
+
+
 class Visits(NamedTuple):
     """The blocks that a program visits: first those whose pairs are all visible, then the others.
 
@@ -95,13 +114,18 @@ class Visits(NamedTuple):
         total: number of all blocks.
         full_start: index of the first of the full ones.
         before: number of the other blocks that are before the full ones; the rest follow them.
-        some_masked: whether there may be other ones.
+        near: numbers of the full blocks before the first near one, and before the first after the near ones; where a
+            block is not near, all its pairs share one bias.
+        far: the ends of the full blocks at which some may be far.
+        some_masked: whether there may be other blocks than the full ones.
     """
 
     full: Array
     total: Array
     full_start: Array
     before: Array
+    near: tuple[Array, Array]
+    far: tuple[int, ...]
     some_masked: bool
 
     def block(self, x: Array) -> Array:
@@ -117,28 +141,34 @@ class Visits(NamedTuple):
         """Return the carry after all blocks, or after those of one consumer of several that take turns.
 
         Args:
-            step: `(number of the step, index of the block, carry, masked) -> carry`.
+            step: `(number of the step, index of the block, carry, kind of its tiles) -> carry`.
             carry: carry before the first block.
             begun: number of the first step.
             turn: (i, n): only the steps whose number is i modulo n.
         """
         consumer, count = turn
 
-        def run(low: Any, high: Any, masked: bool, carry: Any) -> Any:
+        def run(low: Any, high: Any, kind: Kind, carry: Any) -> Any:
             # The first step from `low` on whose number, `begun` more, is that of the consumer modulo count.
             first = low + (lax.rem(consumer + (count - 1) * (begun + low), jnp.int32(count)) if count > 1 else 0)
 
             def own_step(y: Array, carry: Any) -> Any:
                 x = first + y * count
-                return step(begun + x, self.masked_block(x) if masked else self.full_start + x, carry, masked)
+                return step(begun + x, self.masked_block(x) if kind.masked else self.full_start + x, carry, kind)
 
             return lax.fori_loop(0, lax.div(high - first + count - 1, jnp.int32(count)), own_step, carry)
 
-        carry = run(jnp.int32(0), self.full, False, carry)
-        return run(self.full, self.total, True, carry) if self.some_masked else carry
+        start, end = (bound if i in self.far else otherwise
+                      for i, bound, otherwise in zip((0, 1), self.near, (jnp.int32(0), self.full), strict=True))  # fmt: skip
+        if 0 in self.far:
+            carry = run(jnp.int32(0), start, Kind(masked=False, end=0), carry)
+        carry = run(start, end, Kind(masked=False), carry)
+        if 1 in self.far:
+            carry = run(end, self.full, Kind(masked=False, end=1), carry)
+        return run(self.full, self.total, Kind(masked=True), carry) if self.some_masked else carry
 
 
-def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
+def visits(spans: Any, n: Array, owner: Array, count: int, far: tuple[int, ...] = ()) -> Visits:
     """Return what a program visits: the only reader of `Inputs.spans`.
 
     Args:
@@ -146,12 +176,15 @@ def visits(spans: Any, n: Array, owner: Array, count: int) -> Visits:
         n: index of the example.
         owner: index of the block that the program owns.
         count: number of blocks to visit if there are no spans.
+        far: the ends of the full blocks at which some may be far, and have a loop of their own.
     """
     if spans is None:
-        return Visits(jnp.int32(count), jnp.int32(count), jnp.int32(0), jnp.int32(0), False)
+        zero, all_blocks = jnp.int32(0), jnp.int32(count)
+        return Visits(all_blocks, all_blocks, zero, zero, (zero, all_blocks), (), False)
     example = n if spans.shape[0] > 1 else 0
-    first, full_start, full_end, end = (spans[example, owner, i] for i in (0, 1, 4, 5))
-    return Visits(full_end - full_start, end - first, full_start, full_start - first, True)
+    first, full_start, near_start, near_end, full_end, end = (spans[example, owner, i] for i in range(6))
+    near = near_start - full_start, near_end - full_start
+    return Visits(full_end - full_start, end - first, full_start, full_start - first, near, far, True)
 
 
 def call(plan: Plan, kernel: Callable, grid: dict[str, int], outputs: Any, scratch: Any, *operands: Any) -> Any:
@@ -185,7 +218,7 @@ def call(plan: Plan, kernel: Callable, grid: dict[str, int], outputs: Any, scrat
     return jax.jit(run)(*leaves)  # JAX removes an unused jit, but not an unused kernel
 
 
-def fields(plan: Plan, inputs: Any, place: Place, window: Any, masked: bool) -> Fields:
+def fields(plan: Plan, inputs: Any, place: Place, window: Any, kind: Kind) -> Fields:
     """Load what a tile's scores are made of beside its products.
 
     Args:
@@ -193,22 +226,24 @@ def fields(plan: Plan, inputs: Any, place: Place, window: Any, masked: bool) -> 
         inputs: references to the inputs.
         place: place of the tile.
         window: reference to the part of `Inputs.diagonals` for the tile, in shared memory; None = no bias.
-        masked: whether the tile may have masked pairs.
+        kind: what is known of the tile.
     """
     q_tokens, k_tokens = inputs.q_tokens, inputs.k_tokens
 
     def sides(q: Any, k: Any, *index: Any) -> tuple[Array, Array] | None:
         return None if q is None or k is None else (place.of_queries(q, place.n, *index), place.of_keys(k, place.n))
 
-    bias = None if window is None else by_distance(window, place.shape, interpret=plan.interpret)
+    is_far = kind.end is not None
+    bias = None if window is None or is_far else by_distance(window, place.shape, interpret=plan.interpret)
     placed = None if bias is None else sides(q_tokens.has_position, k_tokens.has_position)
     key_bias, q_words, k_words = inputs.key_bias, inputs.q_words, inputs.k_words
     return Fields(
         bias=bias,
+        shift=inputs.far[place.head, kind.end] if is_far else None,
         placed=None if placed is None else (placed[0] != 0) & (placed[1] != 0),
         key_bias=None if key_bias is None else place.of_keys(key_bias, place.n, place.head),
-        orders=sides(q_tokens.order, k_tokens.order) if masked else None,
-        segments=sides(q_tokens.segment_ids, k_tokens.segment_ids) if masked else None,
+        orders=sides(q_tokens.order, k_tokens.order) if kind.masked else None,
+        segments=sides(q_tokens.segment_ids, k_tokens.segment_ids) if kind.masked else None,
         dropout_words=None
         if q_words is None
         else (place.of_queries(q_words, place.n, place.head), place.of_keys(k_words)),
@@ -245,7 +280,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
                 v_ring: Any) -> None:  # fmt: skip
         n, head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         i = count - 1 - lax.axis_index("block")  # where causal, the blocks with the most work first
-        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // size)
+        see = lambda: visits(inputs.spans, n, i, inputs.lengths[1] // size, plan.far)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:
@@ -268,14 +303,14 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[Float[Array, "N T H D"], Float[
             plgpu.copy_gmem_to_smem(inputs.q.at[n, queries, head], q, loaded.at[warpgroup])
             plgpu.barrier_wait(loaded.at[warpgroup])
 
-            def step(x: Array, j: Array, carry: Any, masked: bool) -> Any:
+            def step(x: Array, j: Array, carry: Any, kind: Kind) -> Any:
                 row_max, total, value_sums = carry
                 slot = k_ring.slot(x)
                 k_ring.wait(x)
                 (logits,) = products((q, k_ring.buffers[0].at[slot]))
                 window = window_for([buffer.at[slot] for buffer in k_ring.buffers[1:]], warpgroup, size)
                 place = Place(n, head, (first, ROWS), (j * size, size))
-                tile = scores(plan.options, logits, fields(plan, inputs, place, window, masked))
+                tile = scores(plan.options, logits, fields(plan, inputs, place, window, kind))
                 k_ring.release(x)
                 row_max, total, weights, shrink = softmax_step(tile, row_max, total)
                 value_sums = value_sums * across(shrink, value_sums.shape, 0)

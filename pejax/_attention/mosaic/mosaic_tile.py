@@ -1,7 +1,8 @@
 """The arithmetic of one tile, as functions of arrays: kernels on Mosaic GPU run it in registers, tests as it is.
 
-Logits are in base 2, l = logits·log₂e, so that exp2 makes the weights, which is one instruction. Where l = factor·x
-with a positive factor, x is kept: the product is then part of the difference under exp2, of one instruction as well.
+Logits are in base 2, l = logits·log₂e, so that exp2 makes the weights, which is one instruction. Where
+l = factor·x + shift with a positive factor, x is kept: the product and the shift are then part of the difference under
+exp2, of one instruction as well.
 
 Every array of a tile has the tile's shape, because registers do not broadcast by themselves. A tile has queries as rows
 and keys as columns, or the other way round, if it is transposed.
@@ -26,6 +27,7 @@ class Fields(NamedTuple):
 
     Attributes:
         bias: bias of each pair times `bias_unit`.
+        shift: the bias of all pairs, a number, times `bias_unit`.
         placed: whether query and key have a position: the others have no bias.
         key_bias: bias of each key, in base 2.
         orders: order of queries and of keys.
@@ -34,6 +36,7 @@ class Fields(NamedTuple):
     """
 
     bias: Array | None = None
+    shift: Array | None = None
     placed: Array | None = None
     key_bias: Array | None = None
     orders: Sides = None
@@ -42,18 +45,20 @@ class Fields(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The scores of a tile: `factor·x` are its logits in base 2, and what their gradient needs; None = 1 everywhere.
+    """The scores of a tile: `factor·x + shift` are its logits in base 2, and what their gradient needs.
 
     Attributes:
         x: logits before the factor, -inf where the query does not see the key.
         factor: a positive number.
-        cap_derivative: d logits / d (scale·q·k + bias).
-        keep: factors by which dropout multiplies the weights.
+        shift: a number.
+        cap_derivative: d logits / d (scale·q·k + bias). None = 1 everywhere.
+        keep: factors by which dropout multiplies the weights. None = 1 everywhere.
         placed: as in `Fields`.
     """
 
     x: Array
     factor: float
+    shift: Array | float
     cap_derivative: Array | None
     keep: Array | None
     placed: Array | None
@@ -85,9 +90,11 @@ def scores(options: Options, products: Array, fields: Fields) -> Scores:
     unit = options.scale * bias_unit(options)
     may_fold = fields.bias is None and fields.key_bias is None and options.soft_cap is None and unit > 0
     x, factor = (products, unit) if may_fold else (products * unit, 1.0)
-    cap_derivative, keep = None, None
+    shift, cap_derivative, keep = 0.0, None, None
     if fields.bias is not None:
         x = x + (fields.bias if fields.placed is None else jnp.where(fields.placed, fields.bias, 0.0))
+    if fields.shift is not None:
+        x, shift = (x, fields.shift) if may_fold else (x + fields.shift, 0.0)
     if options.soft_cap is not None:
         tanh = 1 - 2 / (1 + jnp.exp2(2 * LOG2E * x))  # GPUs have an instruction for tanh, but of 11 bits
         x, cap_derivative = keep_hidden(options, x, options.soft_cap * LOG2E * tanh), 1 - tanh * tanh
@@ -98,7 +105,7 @@ def scores(options: Options, products: Array, fields: Fields) -> Scores:
     if fields.dropout_words is not None:
         rate = options.dropout_rate
         keep = jnp.where(keep_words(fields.dropout_words[0] + fields.dropout_words[1], rate), 1 / (1 - rate), 0.0)
-    return Scores(x, factor, cap_derivative, keep, fields.placed)
+    return Scores(x, factor, shift, cap_derivative, keep, fields.placed)
 
 
 def softmax_step(tile: Scores, row_max: Array, total: Array) -> tuple[Array, Array, Array, Array]:
@@ -109,9 +116,9 @@ def softmax_step(tile: Scores, row_max: Array, total: Array) -> tuple[Array, Arr
         row_max: maximum of each row so far, in base 2.
         total: sum of the weights of each row so far, relative to the maximum; dropout does not change it.
     """
-    new_max = jnp.maximum(row_max, jnp.max(tile.x, axis=1) * tile.factor)
+    new_max = jnp.maximum(row_max, jnp.max(tile.x, axis=1) * tile.factor + tile.shift)
     finite_max = jnp.where(new_max == -jnp.inf, 0.0, new_max)
-    weights = jnp.exp2(tile.x * tile.factor - across(finite_max, tile.x.shape, 0))
+    weights = jnp.exp2(tile.x * tile.factor - across(finite_max - tile.shift, tile.x.shape, 0))
     shrink = jnp.exp2(row_max - finite_max)
     total = total * shrink + jnp.sum(weights, axis=1)
     return new_max, total, weights if tile.keep is None else weights * tile.keep, shrink
@@ -126,7 +133,7 @@ def ends_of_rows(row_max: Array, total: Array) -> tuple[Array, Array]:
 
 def weights_of(tile: Scores, lse: Array) -> Array:
     """Return the weights of a tile before dropout; `lse`: log-sum-exp of each query in base 2, 0 for -inf."""
-    return jnp.exp2(tile.x * tile.factor - lse)
+    return jnp.exp2(tile.x * tile.factor - (lse - tile.shift))
 
 
 def tile_gradients(tile: Scores, weights: Array, d_weights: Array, mean: Array) -> TileGradients:
