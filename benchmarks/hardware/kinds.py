@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pejax import Dims, TokenPositions
+from pejax._ops.compile_time import computed_now
 
 BATCH = 2
 
@@ -29,6 +30,7 @@ class Kind(NamedTuple):
         floats: whether positions are fractional, and have gradients.
         batched: whether each sequence has its own positions.
         stretch: what positions are multiplied by; above 1 they do not count tokens.
+        known: whether tokens are at 0 ... T-1 and nothing else, which is known where the call is traced.
     """
 
     spec: str
@@ -46,6 +48,7 @@ class Kind(NamedTuple):
     floats: bool = False
     batched: bool = False
     stretch: int = 1
+    known: bool = False
 
     @property
     def dims(self) -> Dims:
@@ -69,9 +72,11 @@ KINDS: dict[str, Kind] = {
     "alibi, learned": Kind("alibi(learned=True)"),
     "alibi, dropout": Kind("alibi(learned=True)", rate=0.2),
     "alibi, packed, unplaced, batched": Kind("alibi(learned=True)", segments=True, unplaced=True, batched=True),
+    "alibi, known positions": Kind("alibi(learned=True)", known=True),
     "alibi, fractional grid, soft cap": Kind("alibi(learned=True)", **GRID, floats=True, options={"soft_cap": 5.0}),
     "alibi, blind rows": Kind("alibi", queries=131, options={"distance_range": (60, 90)}),
     "t5": Kind("t5"),
+    "t5, known positions": Kind("t5(buckets=8, max_distance=20)", queries=397, keys=397, known=True),
     "t5, both ways, cross": Kind("t5", queries=131, causal=False, segments=True),
     "t5, stretched positions": Kind("t5", stretch=3),
     "kerple, window": Kind("kerple", options={"window": 60}),
@@ -94,6 +99,8 @@ def kind_of(name: str, toy: bool) -> Kind:
         return kind
     small: dict[str, Any] = {"head_dim": 16 if "rope" in kind.spec else 8, "side": 4 if kind.side else 0}
     small |= {"queries": 21 if kind.queries == kind.keys else 18, "keys": 21}
+    if kind.known:
+        small |= {"queries": 150, "keys": 150}  # some tiles are far from the diagonal
     if "window" in kind.options:
         small["options"] = {"window": 9}
     if "distance_range" in kind.options:
@@ -103,16 +110,21 @@ def kind_of(name: str, toy: bool) -> Kind:
 
 def tokens_of(kind: Kind) -> tuple[TokenPositions, TokenPositions]:
     """Return where queries and keys are; queries are the last of the keys, where there are fewer."""
-    found = []
-    for length in (kind.queries, kind.keys):
-        index = np.arange(length, dtype=np.int32) + (kind.keys - length if kind.causal else 0)
-        before = length - kind.side**2 if kind.side else 2
-        positions = np.stack(np.divmod(np.maximum(index - before, 0), kind.side), -1) if kind.side else index
-        positions = positions * (np.float32(0.7) if kind.floats else np.int32(kind.stretch))
-        if kind.batched:
-            positions = np.stack([positions, positions + 5])
-        placed = index >= before if kind.unplaced or kind.side else None
-        segments = np.repeat([3, 1, 0], [length // 2, length - length // 2 - 2, 2]) if kind.segments else None
-        known = (None if x is None else jnp.asarray(x) for x in (index, placed, segments))
-        found.append(TokenPositions(jnp.asarray(positions), *known))
-    return found[0], found[1]
+    make = lambda: (_tokens(kind, kind.queries), _tokens(kind, kind.keys))
+    # Biases on a grid are looked up where it is known; the lookup of a sequence is tried where it is not.
+    return computed_now(make) if kind.side or kind.known else make()
+
+
+def _tokens(kind: Kind, length: int) -> TokenPositions:
+    index = np.arange(length, dtype=np.int32) + (kind.keys - length if kind.causal else 0)
+    if kind.known:
+        return TokenPositions(jnp.asarray(index))
+    before = length - kind.side**2 if kind.side else 2
+    positions = np.stack(np.divmod(np.maximum(index - before, 0), kind.side), -1) if kind.side else index
+    positions = positions * (np.float32(0.7) if kind.floats else np.int32(kind.stretch))
+    if kind.batched:
+        positions = np.stack([positions, positions + 5])
+    placed = index >= before if kind.unplaced or kind.side else None
+    segments = np.repeat([3, 1, 0], [length // 2, length - length // 2 - 2, 2]) if kind.segments else None
+    fields = (None if x is None else jnp.asarray(x) for x in (index, placed, segments))
+    return TokenPositions(jnp.asarray(positions), *fields)

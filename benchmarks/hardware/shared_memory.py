@@ -1,6 +1,6 @@
 """The shared memory of every kernel for GPUs, by arithmetic, beside the limit of a program."""
 
-from pejax._attention.gpu.gpu_call import tile_sizes
+from pejax._attention.gpu.gpu_padding import tile_sizes
 from pejax._attention.gpu.shared_memory import CONTENTS, LIMITS, shared_bytes
 
 WIDTHS = {

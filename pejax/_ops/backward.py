@@ -24,22 +24,27 @@ NAME = "value_of_plain"
 
 
 def with_backward(
-    run: Callable[..., Array], plain: Callable[..., Array], backward: Callable[..., Any]
+    run: Callable[..., Array],
+    plain: Callable[..., Array],
+    backward: Callable[..., Any],
+    *,
+    tpu: Callable[..., Array] | None = None,
 ) -> Callable[..., Array]:
     """Return a function that computes `run`, with the backward pass `backward` and all other derivatives of `plain`.
 
-    On other devices than CPUs it computes `plain`. A kernel differentiates that, too: it knows the function by `NAME`.
+    On other devices than CPUs it computes `plain` or `tpu`. Kernels differentiate these; they find them by `NAME`.
 
     Args:
         run: `(*operands) -> array`, fast on CPUs; need not be differentiable.
         plain: the same function, written in operations that JAX can differentiate.
         backward: `(operands, d_output) -> gradients`, a pytree with one gradient per floating point leaf of the
             operands, in their order.
+        tpu: the form of `plain` for TPUs and their kernels. None = `plain` itself.
     """
 
     def value_of_plain(*operands: Any) -> Array:
         by_run = lambda *operands: _value(run, plain, operands)
-        return lax.platform_dependent(*operands, cpu=by_run, default=plain)
+        return lax.platform_dependent(*operands, cpu=by_run, tpu=tpu or plain, default=plain)
 
     value = jax.jit(value_of_plain)
 

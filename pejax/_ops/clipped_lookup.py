@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pejax._ops.backward import with_backward
 from pejax._ops.relative import are_consecutive, relative_positions
@@ -42,6 +42,26 @@ def _pick_general(
 ) -> Float[Array, "T S"]:
     """Return `scores[i, clip(k_j - q_i) + m]` at any positions."""
     return gather_rows(scores, _rows(q_positions, k_positions, scores.shape[1]))
+
+
+def _are_read(q_positions: Int[Array, " T"], k_positions: Int[Array, " S"], rows: int) -> Bool[Array, "T S R"]:
+    """Return which row of the table each pair reads."""
+    read = _rows(q_positions, k_positions, rows)
+    return read[..., None] == jnp.arange(rows, dtype=read.dtype)
+
+
+def _pick_by_comparing(
+    scores: Float[Array, "T R"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T S"]:
+    """Return the same, by a sum over all rows: TPUs are slow to look up single elements, and their kernels cannot."""
+    return jnp.sum(jnp.where(_are_read(q_positions, k_positions, scores.shape[1]), scores[:, None], 0.0), axis=2)
+
+
+def _collect_by_comparing(
+    rows: int, weights: Float[Array, "T S"], q_positions: Int[Array, " T"], k_positions: Int[Array, " S"]
+) -> Float[Array, "T R"]:
+    """Return the sums of `collect`, by a sum over all keys."""
+    return jnp.sum(jnp.where(_are_read(q_positions, k_positions, rows), weights[..., None], 0.0), axis=1)
 
 
 @jax.jit
@@ -120,15 +140,19 @@ def _collect_fast(
 
 
 pick = with_backward(
-    _pick_fast, _pick_general, lambda operands, d_output: _collect_fast(operands[0].shape[1], d_output, *operands[1:])
+    _pick_fast,
+    _pick_general,
+    lambda operands, d_output: _collect_fast(operands[0].shape[1], d_output, *operands[1:]),
+    tpu=_pick_by_comparing,
 )
 
 
 @functools.cache
 def _collector(rows: int) -> Callable[..., Float[Array, "T R"]]:
     """Return `collect` for tables of this many rows, differentiable."""
-    run, plain = (functools.partial(function, rows) for function in (_collect_fast, _collect_general))
-    return with_backward(run, plain, lambda operands, d_output: _pick_fast(d_output, *operands[1:]))
+    forms = (_collect_fast, _collect_general, _collect_by_comparing)
+    run, plain, tpu = (functools.partial(function, rows) for function in forms)
+    return with_backward(run, plain, lambda operands, d_output: _pick_fast(d_output, *operands[1:]), tpu=tpu)
 
 
 def collect(rows: int, weights: Float[Array, "T S"], *positions: Int[Array, "..."]) -> Float[Array, "T R"]:

@@ -7,7 +7,7 @@ import pytest
 from pejax import check_kernels, explain_attention
 from pejax._attention import api, backends, kernel_check
 from pejax._attention.compiling import compile_error
-from pejax._attention.gpu.gpu_call import tile_sizes
+from pejax._attention.gpu.gpu_padding import tile_sizes
 from pejax._attention.gpu.shared_memory import BACKWARD, CONTENTS, LIMITS, fitting_blocks, shared_bytes
 
 Q = jax.ShapeDtypeStruct((1, 24, 2, 8), jnp.float32)

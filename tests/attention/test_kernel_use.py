@@ -23,7 +23,7 @@ DIMS = {
     "causal": Dims(4, 64, extent=64, causal=True),
     "grid": Dims(4, 64, axes=2, extent=(8, 8)),
 }
-QUICK = {("alibi", "causal"), ("t5", "grid"), ("shaw", "sequence")}
+QUICK = {("alibi", "causal"), ("t5", "grid")}
 
 
 def pairs():

@@ -331,7 +331,7 @@ BIASED = Hooks(distance_bias=Partial(zero, {"all": {"one": jnp.ones(())}}))
             jnp.float16,
             8,
             {"hooks": BIASED, "positions": jnp.arange(16.0)},
-            "integer positions on one axis, got float32",
+            "integer positions, on a grid known ones, got float32",
         ),
         (jnp.float16, 8, {"hooks": BIASED, "positions": jnp.zeros((16, 2), int)}, "got int32 on 2 axes"),
         (jnp.float16, 8, {"hooks": Hooks(bias=Partial(lambda p, q, k, *_: q @ k.T, {}))}, "only from distance_bias"),

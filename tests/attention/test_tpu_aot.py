@@ -36,8 +36,8 @@ pytestmark = pytest.mark.tpu
 TOPOLOGIES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16")
 ENCODINGS = ("none", "alibi", "t5", "kerple")
 HEADS, KEY_HEADS, D = 4, 2, 64
-PAIRS = ("gates", "transformer_xl", "fire")
-"""Biases of pairs: products of both tokens, of matrices, and units of each pair."""
+PAIRS = ("gates", "transformer_xl", "fire", "shaw")
+"""Biases of pairs: products of both tokens, of matrices, units of each pair, rows of a table and of one of values."""
 
 
 @functools.cache
@@ -100,6 +100,11 @@ def test_every_kernel_compiles_in_float32_with_every_option_at_an_odd_length(spe
     compiled("v5e:4x4", spec, 1100, jnp.float32, by_key=True, **options)
 
 
+@pytest.mark.parametrize(("topology", "spec"), [*((name, "relative_table") for name in TOPOLOGIES), ("v5e:4x4", "cpb")])
+def test_lookups_on_a_grid_compile(topology, spec):
+    compiled(topology, spec, 1024, axes=2)
+
+
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("spec", PAIRS)
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -107,7 +112,7 @@ def test_biases_of_pairs_compile(topology, spec, dim):
     compiled(topology, spec, 1024, heads=8, dim=dim)
 
 
-@pytest.mark.parametrize("spec", ["fire(signed=True)", "transformer_xl"])
+@pytest.mark.parametrize("spec", ["fire(signed=True)", "transformer_xl", "shaw"])
 def test_biases_of_pairs_compile_on_two_axes_with_every_option_in_float32(spec):
     options = {"window": 300, "soft_cap": 30.0, "dropout": (jax.random.key(0), 0.1), "distance_range": (2, 500)}
     compiled("v5e:4x4", spec, 1120, jnp.float32, by_key=True, axes=2, **options)

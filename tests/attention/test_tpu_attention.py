@@ -225,9 +225,13 @@ def refusals():
     straight = Partial(lambda p, r: -jnp.abs(r), {})
     return {
         "bias hook .* does gather to tokens": (x, Hooks(bias=bias), jnp.arange(9)),
-        "relative_values": (x, Hooks(relative_values=values), jnp.arange(9)),
+        "relative_values hook .* any number of tokens": (x, Hooks(relative_values=values), jnp.arange(9)),
         "positions that are floats": (x, Hooks(distance_bias=straight), jnp.arange(9.0)),
-        "is not elementwise|reads an array": (x, Hooks(distance_bias=looked_up), grid),
+        "is not elementwise|reads an array": (
+            x,
+            Hooks(distance_bias=looked_up),
+            grid * 2**14,
+        ),  # too large for its slots
         "must all be float32 or bfloat16": (x.astype(jnp.float16), Hooks(), jnp.arange(9)),
     }
 

@@ -25,11 +25,12 @@ from pejax import (
     segment_positions,
 )
 from pejax._attention.core.hooks import attention_hooks
-from pejax._attention.kernels.pairs import OPERATIONS, prepare_pairs
+from pejax._attention.kernels.pairs import prepare_pairs
+from pejax._attention.kernels.programs import OPERATIONS
 from pejax._attention.tpu import tpu_attention as tpu
 from pejax._attention.tpu import tpu_tile as tpu_tile
+from pejax._attention.tpu.tpu_pairs import form_shape, run
 from tests.support import pair_hooks
-from tests.support.cases import mostly_slow
 
 D = 8
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
@@ -97,6 +98,10 @@ CASES = {
     ),
     "transformer_xl after cached keys": Case("transformer_xl", counted(11, 29), counted(0, 29), options=CAPPED),
     "transformer_xl, two axes": Case("transformer_xl", on_grid, on_grid, (2, 1), {"window": 7}),
+    "shaw, packed, unplaced": Case("shaw(clip=3)", packed, packed, (4, 2), {**CAPPED, "dropout": DROPOUT}),
+    "shaw after cached keys, two sides": Case("shaw(clip=(4, 1))", counted(11, 29), counted(0, 29), options=CAPPED),
+    "shaw, two axes": Case("shaw(clip=2)", on_grid, on_grid, (2, 1), {"window": 7}),
+    "shaw, logits alone": Case("shaw(clip=3, values=False)", counted(11, 29), counted(0, 29), (2, 1)),
     **{f"{name}, own": Case(name, counted(3, 24), counted(0, 24), (2, 1), CAPPED) for name in pair_hooks.HOOKS},
 }  # fmt: skip
 
@@ -143,9 +148,47 @@ def check(name: str) -> None:
         jax.tree.map(compare, results("tpu"), results("reference"))
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, ("gates, packed, unplaced, every option",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_the_kernels_are_the_reference_in_value_and_every_gradient(name):
     check(name)
+
+
+def test_the_kernels_are_the_reference_in_value():
+    encoding, tokens = pair_hooks.encoding("gates", Dims(2, D, causal=True)), packed()
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 21, 2, D)).astype(np.float32)
+    hooks = attention_hooks(encoding, init_params(encoding, jax.random.key(0)))
+    run = functools.partial(dot_product_attention, positions=tokens, hooks=hooks, causal=True)
+    step = lambda name: jax.jit(functools.partial(run, implementation=name), compiler_options=QUICK)
+    got, want = (step(name)(*map(jnp.asarray, (q, k, v))) for name in ("tpu", "reference"))
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_a_program_is_the_hook_and_its_gradients():
+    """Without kernels around it, as they run it for a tile of 8 keys and 16 queries."""
+    encoding = pair_hooks.encoding("gates", Dims(1, D))
+    drawn = init_params(encoding, jax.random.key(0))
+    params = drawn["all"] | jax.tree.map(lambda x: x[0], drawn["heads"])
+    q, k, d = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(16, D), (8, D), (16, 8)]))
+    i, j = jnp.arange(16) + 3, jnp.arange(8)
+    pairs = prepare_pairs(encoding.bias, params, D, 1)
+    numbers = pairs.outside(params)
+
+    def run_program(name, *more):
+        operands = getattr(pairs, name).outside(numbers)
+        load = lambda place, form: operands[place].reshape(form_shape(operands[place].shape, form))
+        return run(getattr(pairs, name), load, [q.T, k, i[None], j[:, None], *more], (8, 16), sums=name != "bias")
+
+    (bias,), (*d_numbers, d_q), (d_k,) = (
+        run_program("bias"), run_program("query_gradients", d.T), run_program("key_gradients", d.T)
+    )  # fmt: skip
+    of = lambda params, q, k: encoding.bias(params, q, k, i, j)
+    want, pull = jax.vjp(of, params, q, k)
+    (d_params,) = jax.vjp(pairs.outside, params)[1](
+        [x.reshape(y.shape) for x, y in zip(d_numbers, numbers, strict=True)]
+    )
+    same = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    jax.tree.map(same, (bias.T, d_params, d_q.T, d_k), (want, *pull(d)))
 
 
 @pytest.mark.slow
@@ -164,6 +207,23 @@ def test_bfloat16_is_float32_but_for_the_rounding_of_its_operands():
     want, got = step("reference")(*(x.astype(jnp.float32) for x in (q, k, v))), step("tpu")(q, k, v)
     assert {x.dtype for x in got} == {jnp.dtype(jnp.bfloat16)}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a.astype(jnp.float32), b, atol=0.06), got, want)
+
+
+@pytest.mark.slow
+def test_values_alone_without_a_bias_and_without_parameters():
+    def values(params, weights, i, j):
+        near = jnp.tanh((j[None] - i[:, None]).astype(jnp.float32) / 8)
+        return jnp.sum(weights * near, axis=1)[:, None] * jnp.ones(D)
+
+    q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 20, 2, D))
+
+    def loss(q, k, v, implementation):
+        hooks = Hooks(relative_values=Partial(values, {}))
+        return jnp.vdot(d, dot_product_attention(q, k, v, causal=True, hooks=hooks, implementation=implementation))
+
+    step = lambda name: jax.jit(jax.grad(functools.partial(loss, implementation=name), argnums=(0, 1, 2)))
+    want, got = (step(name)(q, k, v) for name in ("reference", "tpu"))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), got, want)
 
 
 @pytest.mark.slow
@@ -234,7 +294,7 @@ def test_an_operation_that_kernels_do_not_run_is_named_with_the_hook_and_the_way
 
 
 @pytest.mark.parametrize(
-    ("hidden", "reason"), [(60, "makes [0-9,]+ numbers for each pair"), (200, "keeps 200 numbers")]
+    ("hidden", "reason"), [(60, "makes [0-9,]+ numbers for each pair"), (300, "keeps 300 numbers")]
 )
 def test_hooks_that_need_too_much_memory_are_refused(hidden, reason):
     def bias(params, q, k, i, j):

@@ -18,7 +18,7 @@ import pytest
 
 from pejax._attention import by_example
 from pejax._attention.core import hooks, masks, operands, reference
-from pejax._attention.kernels import pairs
+from pejax._attention.kernels import programs
 from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
 from pejax._attention.xla import blocks, consecutive_bias, relative_keys, tiles
 from pejax._encodings import (
@@ -183,6 +183,7 @@ STRIPS = [
 ]
 PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
 PAIRS = [functools.partial(test_tpu_pairs.check, "gates, packed, unplaced, every option")]
+VALUES = [functools.partial(test_tpu_pairs.check, "shaw, packed, unplaced")]
 RULES = [test_tpu_pairs.test_a_rule_of_derivatives_is_kept]
 ALIBI = [
     test_alibi.test_slopes_of_8_and_12_heads_are_the_papers,
@@ -839,9 +840,9 @@ MUTANTS = {
         PAIRS,
     ),
     "pairs: positions of the keys for those of the queries": (
-        tpu_tile.run_pairs,
-        "[q, k, q_positions, k_positions, *d_bias]",
-        "[q, k, k_positions.T, k_positions, *d_bias]",
+        tpu_tile._positions,
+        'refs["rows"][0, axes[0] : axes[-1] + 1, :], columns',
+        "columns.T, columns",
         PAIRS,
     ),
     "pairs: numbers that vary with the head are those of the first": (
@@ -850,8 +851,32 @@ MUTANTS = {
         "([x[:1] + 0 * x for x in numbers]), {}",
         PAIRS,
     ),
+    "values of pairs: weights that dropout drops": (
+        tpu_kernels.forward,
+        '"values", drop(plan, refs, weights)',
+        '"values", weights',
+        VALUES,
+    ),
+    "values of pairs: gradients of weights of tokens without a position": (
+        tpu_kernels._score_gradients,
+        'placed_only(plan, refs, run_values(plan, refs, "weight_gradients", weights)[0])',
+        'run_values(plan, refs, "weight_gradients", weights)[0]',
+        VALUES,
+    ),
+    "values of pairs: weights of tokens without a position": (
+        tpu_tile.run_values,
+        "placed_only(plan, refs, weights)",
+        "weights",
+        VALUES,
+    ),
+    "values of pairs: gradients of the table by weights that dropout drops": (
+        tpu_kernels.query_gradients,
+        '"number_gradients", drop(plan, refs, weights)',
+        '"number_gradients", weights',
+        VALUES,
+    ),
     "pairs: a rule of derivatives is lost": (
-        pairs._enter,
+        programs.enter,
         "return inner if calls == [NAME] else None",
         "return inner",
         RULES,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from pejax._attention.kernels.elementwise import CHEAP, COSTLY
-from pejax._attention.kernels.pairs import ELEMENTWISE, OF_CHANNELS, SHIFTS
+from pejax._attention.kernels.programs import ELEMENTWISE, OF_CHANNELS, SHIFTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "encodings.md").read_text()
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.order import count_from_zero, known_box
+from pejax._attention.core.order import count_from_zero, count_unplaced, known_box
 from pejax._attention.core.reference import PairArrays
 from pejax._calls.hook_calls import check_returned, naming_hook
 from pejax._ops.backend import vmap_or_map
@@ -29,12 +29,15 @@ HeadFunction = Callable[..., tuple[Array, Array]]
 
 
 class Origin(NamedTuple):
-    """Global indices of the first example, head, query and key of a shard: dropout counts from there."""
+    """Global indices of the first example, head, query and key of a shard: dropout counts from there.
+
+    Queries and keys that moved, as to the slots of a grid, have a number each.
+    """
 
     batch: UInt32[Array, ""] | np.uint32 = np.uint32(0)
     head: UInt32[Array, ""] | np.uint32 = np.uint32(0)
-    query: UInt32[Array, ""] | np.uint32 = np.uint32(0)
-    key: UInt32[Array, ""] | np.uint32 = np.uint32(0)
+    query: UInt32[Array, "*T"] | np.uint32 = np.uint32(0)
+    key: UInt32[Array, "*S"] | np.uint32 = np.uint32(0)
 
 
 class Operands(NamedTuple):
@@ -79,6 +82,7 @@ class Layout(NamedTuple):
             arrays; otherwise the program decides where it runs.
         box: the lowest and the highest position on each axis, where positions are known, whole and distinct, and a bias
             depends on their distance; None = they are not, or `in_order` tells all.
+        unplaced: numbers of queries and of keys that have no position, where `box` is known.
     """
 
     q_axes: TokenPositions
@@ -87,6 +91,7 @@ class Layout(NamedTuple):
     in_order: bool = False
     by_place: bool = False
     box: tuple[tuple[int, int], ...] | None = None
+    unplaced: tuple[int, int] = (0, 0)
 
 
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
@@ -214,7 +219,8 @@ def prepare(
     shared = q_axes.positions is None and k_axes.positions is None
     looked_up = hooks.distance_bias is not None and shared and not in_order
     box = known_box(q_tokens, k_tokens) if looked_up and q_axes.has_position is k_axes.has_position is None else None
-    return operands, Layout(q_axes, k_axes, in_order=in_order, box=box)
+    unplaced = (0, 0) if box is None else (count_unplaced(q_tokens), count_unplaced(k_tokens))
+    return operands, Layout(q_axes, k_axes, in_order=in_order, box=box, unplaced=unplaced)
 
 
 def clear_unused(

@@ -133,3 +133,8 @@ def known_box(q: TokenPositions, k: TokenPositions) -> tuple[tuple[int, int], ..
     if differences > SPARSEST * 2 ** len(low) * count:
         return None
     return tuple((int(least), int(most)) for least, most in zip(low, high, strict=True))
+
+
+def count_unplaced(tokens: TokenPositions) -> int:
+    """Return the number of tokens without a position, which are known."""
+    return 0 if tokens.has_position is None else int(np.sum(~np.asarray(tokens.has_position)))

@@ -1,15 +1,14 @@
-"""One call of the kernels on GPUs: sizes of tiles, operands padded to them, and gradients without padding."""
+"""One call of the kernels on GPUs: what is known of its tokens, its operands as kernels read them, and gradients."""
 
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
@@ -21,8 +20,9 @@ from pejax._attention.gpu.gpu_bias_gradients import (
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.gpu_line import on_line
 from pejax._attention.gpu.gpu_math import LOG2_E
+from pejax._attention.gpu.gpu_padding import PaddedPrimals, padded_size, summed_positions, tile_sizes, tokens_first
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
-from pejax._attention.gpu.shared_memory import BACKWARD, fitting_blocks, is_rocm, memory_limit
+from pejax._attention.gpu.shared_memory import is_rocm, memory_limit
 from pejax._attention.kernels.block_masks import (
     Tiles,
     TokenRows,
@@ -40,30 +40,6 @@ from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static,
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
 from pejax._ops.compile_time import computed_now
 from pejax._record.encoding import Params
-
-
-class PaddedPrimals(NamedTuple):
-    """The `Primals` as the kernels read them: padded, with the parameters of the bias as `numbers` or `diagonals`.
-
-    Attributes:
-        q: queries.
-        k: keys.
-        v: values.
-        numbers: as in `Inputs`.
-        diagonals: as in `Inputs`.
-        q_positions: positions of the queries, one array `(N, T)` per axis; () unless the bias reads float positions.
-        k_positions: positions of the keys, one array `(N, S)` per axis; () likewise.
-        key_bias: as in `Inputs`.
-    """
-
-    q: Float[Array, "N T H D"]
-    k: Float[Array, "N S K D"]
-    v: Float[Array, "N S K D"]
-    numbers: tuple[Array, ...]
-    diagonals: Float[Array, "H R"] | None
-    q_positions: tuple[Array, ...]
-    k_positions: tuple[Array, ...]
-    key_bias: Float[Array, "N H S"] | None
 
 
 @dataclass(frozen=True)
@@ -119,8 +95,8 @@ class Call:
     def _blocks(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """The numbers of queries and of keys in a tile, forward and backward."""
         q = self.operands.q
-        q_limit, k_limit = (_padded_size(x.shape[-2]) for x in (q, self.operands.k))
-        forward_blocks, backward_blocks = tile_sizes(_padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
+        q_limit, k_limit = (padded_size(x.shape[-2]) for x in (q, self.operands.k))
+        forward_blocks, backward_blocks = tile_sizes(padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             limit = self.static.options.block or max(blocks)
@@ -193,9 +169,9 @@ class Call:
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(primals)
         return PaddedPrimals(
-            q=_tokens_first(primals.q, q_length),
-            k=_tokens_first(primals.k[:, :, None], k_length),
-            v=_tokens_first(primals.v[:, :, None], k_length),
+            q=tokens_first(primals.q, q_length),
+            k=tokens_first(primals.k[:, :, None], k_length),
+            v=tokens_first(primals.v[:, :, None], k_length),
             numbers=numbers,
             diagonals=diagonals,
             q_positions=self._positions(primals.q_positions, q_length),
@@ -296,7 +272,7 @@ class Call:
         """Return the rows for the backward pass as the kernels read them, `(N, T, H, D)` and `(N, H, T)`."""
         n, key_heads, group, t, _ = rows.d_output.shape
         pad = lambda x: jnp.pad(x.reshape(n, key_heads * group, t), ((0, 0), (0, 0), (0, self.lengths[0] - t)))
-        d_output, lse = _tokens_first(rows.d_output, self.lengths[0]), pad(rows.lse * LOG2_E)
+        d_output, lse = tokens_first(rows.d_output, self.lengths[0]), pad(rows.lse * LOG2_E)
         return Rows(d_output, lse, pad(rows.mean), pad(rows.d_lse))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
@@ -318,8 +294,8 @@ class Call:
             v=d_v,
             numbers=numbers,
             diagonals=diagonals,
-            q_positions=_summed(q_positions, padded.q_positions),
-            k_positions=_summed(k_positions, padded.k_positions),
+            q_positions=summed_positions(q_positions, padded.q_positions),
+            k_positions=summed_positions(k_positions, padded.k_positions),
             key_bias=next(iter(d_key_bias), None),
         )
 
@@ -327,41 +303,3 @@ class Call:
 def _computed(is_known: bool, function: Callable[[], Any]) -> Any:
     """Return what a function of tokens returns, computed where the call is traced if they are known there."""
     return computed_now(function) if is_known else function()
-
-
-def tile_sizes(row_bytes: int, available: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the numbers of queries and keys in a tile, for the forward pass and for the backward pass.
-
-    Args:
-        row_bytes: bytes of one token's channels in a head, padded.
-        available: bytes of shared memory available to a program.
-
-    Raises:
-        NotImplementedError: no tile fits.
-    """
-    # (queries, keys) forward and backward. Tokens of more bytes leave room for fewer of them.
-    large, medium, small = ((128, 64), (64, 64)), ((64, 32), (32, 32)), ((32, 16), (32, 16))
-    forward_blocks, backward_blocks = large if row_bytes <= 256 else medium if row_bytes <= 512 else small
-    forward_blocks = fitting_blocks(("forward",), forward_blocks, row_bytes, available)
-    return forward_blocks, fitting_blocks(BACKWARD, backward_blocks, row_bytes, available)
-
-
-def _summed(gradients: tuple[Array, ...], positions: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return gradients of positions `(N, T)` on each axis, summed over the batch where positions are `(1, T)`."""
-    axes = zip(gradients, positions, strict=True)
-    return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in axes)
-
-
-def _tokens_first(x: Float[Array, "N K G T D"], length: int) -> Float[Array, "N P H E"]:
-    """Return one side of attention with tokens before heads, as callers have it, padded to P = `length` tokens.
-
-    XLA cancels this against the move of the heads before the tokens, so that neither is made.
-    """
-    n, key_heads, group, t, d = x.shape
-    x = jnp.moveaxis(x, 3, 1).reshape(n, t, key_heads * group, d)
-    return jnp.pad(x, ((0, 0), (0, length - t), (0, 0), (0, _padded_size(d) - d)))
-
-
-def _padded_size(size: int) -> int:
-    """Return the smallest power of two that is at least `size` and 16, the smallest side of a product on GPUs."""
-    return max(16, pl.next_power_of_2(size))

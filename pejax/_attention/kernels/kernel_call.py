@@ -66,7 +66,7 @@ class Way(NamedTuple):
     """How the call obtains its bias; `bias` is set for "tile", and `pairs` for "pairs", as the device needs it.
 
     "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "slots": looked up by
-    the difference of slots; "pairs": a `bias` hook run in each tile; "blockwise": the call runs `Kernels.blockwise` in
+    the difference of slots; "pairs": hooks of pairs run in each tile; "blockwise": the call runs `Kernels.blockwise` in
     place of kernels.
     """
 
@@ -207,8 +207,9 @@ def ways_to_bias(
         return (Way("none"),)
     dtype = operands.q_tokens.positions.dtype
     dtype = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else dtype
-    head_params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
-    params = {**distance.args[0], **head_params}
+    per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
+    # Shapes alone, so that in `shard_map` all parameters are of one kind, varying over its axes or not.
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), {**distance.args[0], **per_head})
     try:
         bias = cut(distance.func, params, position_axes(static.layout, operands), dtype)
         if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
@@ -230,20 +231,24 @@ def position_axes(layout: Layout, operands: Operands) -> int:
 
 def primals_of(operands: Operands) -> Primals:
     """Return the differentiable inputs."""
-    distance, pairs = operands.shared.distance_bias, operands.shared.bias
+    distance = operands.shared.distance_bias
     q_positions, k_positions = (
         side.positions if distance is not None and jnp.issubdtype(side.positions.dtype, jnp.floating) else None
         for side in (operands.q_tokens, operands.k_tokens)
     )
-    hook, name = (pairs, "bias") if distance is None else (distance, "distance_bias")
-    shared = {} if hook is None else hook.args[0]
-    per_head = operands.per_head.get(name, {})
+    if distance is None:  # hooks of pairs have parameters of their own
+        hooks = {name: hook for name, hook in operands.shared.items() if name in ("bias", "relative_values")}
+        shared = {name: hook.args[0] for name, hook in hooks.items()}
+        per_head = {name: operands.per_head[name] for name in hooks}
+    else:
+        shared, per_head = distance.args[0], operands.per_head["distance_bias"]
     return Primals(operands.q, operands.k, operands.v, shared, per_head, q_positions, k_positions, operands.key_bias)
 
 
 def of_pairs(operands: Operands) -> bool:
-    """Return whether the bias is that of a `bias` hook alone."""
-    return operands.shared.bias is not None and operands.shared.distance_bias is None
+    """Return whether hooks of pairs are all that there is: `bias`, `relative_values` or both, without a distance."""
+    hooks = operands.shared
+    return hooks.distance_bias is None and (hooks.bias is not None or hooks.relative_values is not None)
 
 
 def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs: bool = False) -> None:
@@ -253,12 +258,13 @@ def refuse(static: Static, operands: Operands, types: tuple[str, ...], *, pairs:
         static: its options say whether a mask reads the order.
         operands: the operands to check.
         types: names of the types of q, k and v that the kernels support.
-        pairs: whether the kernels can run a `bias` hook.
+        pairs: whether the kernels can run hooks of pairs.
     """
     refuse_pair_arrays(operands)
-    if operands.shared.relative_values is not None:
+    if operands.shared.relative_values is not None and not (pairs and of_pairs(operands)):
         name = hook_name("relative_values", operands.shared.relative_values)
-        raise NotImplementedError(f"{name}: relative_values need a product of their own for every tile; {WAY_OUT}")
+        rule = "relative_values need a product of their own for every tile"
+        raise NotImplementedError(f"{name}: {rule}; {WAY_OUT}")
     if of_pairs(operands) and not pairs:
         name, rule = hook_name("bias", operands.shared.bias), "the kernels take a bias only from distance_bias"
         raise NotImplementedError(f"{name}: {rule}; {WAY_OUT}")

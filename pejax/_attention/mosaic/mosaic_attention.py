@@ -10,7 +10,8 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Static, Way, position_axes, primals_of
+from pejax._attention.kernels.kernel_call import DIAGONALS, SLOTS, Kernels, Static, Way, position_axes, primals_of
+from pejax._attention.kernels.line import attend_on_line
 from pejax._attention.mosaic.mosaic_call import HEAD_SIZES, Call
 from pejax._attention.mosaic.mosaic_memory import CONSUMERS
 
@@ -52,7 +53,13 @@ def traced_attention(options: Options, layout: Layout, operands: Operands, *, in
     """Return what `mosaic_attention` does, on any device as long as it is only traced."""
     static = Static(options, layout, interpret)
     refuse(static, operands)
-    return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+    if _ways(static, operands) != SLOTS:
+        return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+
+    def along_line(layout: Layout, operands: Operands) -> tuple[Array, Array]:
+        return kernel_call.attention(LINE, static._replace(layout=layout), primals_of(operands), operands)
+
+    return attend_on_line(layout, operands, along_line)
 
 
 def refuse(static: Static, operands: Operands) -> None:
@@ -63,10 +70,10 @@ def refuse(static: Static, operands: Operands) -> None:
     positions, axes = operands.q_tokens.positions, position_axes(static.layout, operands)
     if operands.shared.distance_bias is None:
         return
-    if axes > 1 or any(
+    if (axes > 1 and static.layout.box is None) or any(
         not jnp.issubdtype(side.positions.dtype, jnp.integer) for side in (operands.q_tokens, operands.k_tokens)
     ):
-        rule = "a bias must be one by distance between integer positions on one axis"
+        rule = "a bias must be one by distance between integer positions, on a grid known ones"
         raise NotImplementedError(f"{rule}, got {positions.dtype} on {axes} axes{WAY_OUT}")
 
 
@@ -99,8 +106,11 @@ def _refuse_other_cards() -> None:
 
 def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias: even one that a tile could compute is looked up by distance."""
-    del static
-    return (Way("none"),) if operands.shared.distance_bias is None else (Way("diagonals"), Way("blockwise"))
+    if operands.shared.distance_bias is None:
+        return (Way("none"),)
+    return DIAGONALS if position_axes(static.layout, operands) == 1 else SLOTS
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
+LINE = Kernels(lambda static, operands: DIAGONALS[:1], Call, blockwise_call)
+"""The same for tokens on the line of their slots, which is known to allow diagonals."""

@@ -199,8 +199,12 @@ class Call:
         if not self.static.layout.one_dropout:
             batch, heads = batch + operands.origin.batch, heads + operands.origin.head
 
+        padded = lambda x, length: jnp.pad(x, (0, length - len(x))) if jnp.ndim(x) else x  # of tokens that moved
+        sides = zip((operands.origin.query, operands.origin.key), self.lengths, strict=True)
+        first_query, first_key = (padded(x, length) for x, length in sides)
+
         def dropout(batch: Array, head: Array) -> Dropout:
-            return Dropout(operands.seed, batch, head, operands.origin.query, operands.origin.key)  # pyright: ignore[reportArgumentType]
+            return Dropout(operands.seed, batch, head, first_query, first_key)  # pyright: ignore[reportArgumentType]
 
         of_head = lambda batch, head: query_words(dropout(batch, head), queries)
         of_batch = jax.vmap(jax.vmap(of_head, (None, 0)), (0, None))

@@ -1,5 +1,6 @@
 """Attention on TPUs: Mosaic kernels with the bias of the distance made in every tile, and gradients to match."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
 from pejax._attention.kernels.kernel_call import (
     DIAGONALS,
+    SLOTS,
     WAY_OUT,
     Kernels,
     Static,
@@ -22,7 +24,9 @@ from pejax._attention.kernels.kernel_call import (
     primals_of,
     ways_to_bias,
 )
-from pejax._attention.kernels.pairs import prepare_pairs
+from pejax._attention.kernels.line import attend_on_line
+from pejax._attention.kernels.pairs import Pairs, prepare_pairs, prepare_values
+from pejax._attention.kernels.slots import slot_count
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 from pejax._attention.tpu.tpu_pairs import TilePairs
@@ -56,14 +60,22 @@ def tpu_attention(
     """
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _refuse(static, operands)
-    return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+    if of_pairs(operands) or _ways(static, operands)[0].name != "slots":
+        return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
+
+    def along_line(layout: Layout, operands: Operands) -> tuple[Array, Array]:
+        return kernel_call.attention(LINE, static._replace(layout=layout), primals_of(operands), operands)
+
+    return attend_on_line(layout, operands, along_line)
 
 
 def _refuse(static: Static, operands: Operands) -> None:
     """Raise NotImplementedError for operands that the kernels do not support, ValueError for a missing order."""
     kernel_call.refuse(static, operands, ("float32", "bfloat16"), pairs=True)
     kinds = [side.positions.dtype for side in (operands.q_tokens, operands.k_tokens)]
-    if operands.shared.bias is not None and not all(jnp.issubdtype(kind, jnp.integer) for kind in kinds):
+    if (operands.shared.bias is not None or of_pairs(operands)) and not all(
+        jnp.issubdtype(kind, jnp.integer) for kind in kinds
+    ):
         raise NotImplementedError("a bias of positions that are floats and may have gradients")
     if of_pairs(operands) and jnp.uint32 in kinds:
         raise NotImplementedError("a bias of positions in uint32, which may be beyond int32")
@@ -78,22 +90,39 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; diagonals need positions on one axis, and must fit into memory."""
     if of_pairs(operands):
         return (Way("pairs", pairs=tile_pairs(static.layout, operands)),)
+    axes, box = position_axes(static.layout, operands), static.layout.box
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
-    lookup = DIAGONALS if fits and position_axes(static.layout, operands) == 1 else ()
-    return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+    try:
+        lookup = DIAGONALS if fits and axes == 1 else ()
+        return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+    except NotImplementedError:
+        if axes == 1 or box is None or 2 * slot_count(box) + sum(static.layout.unplaced) > LONGEST_LINE:
+            raise
+        return SLOTS
 
 
 def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
-    """Return the `bias` hook for kernels; raise NotImplementedError, which names it, where they cannot run it."""
-    hook: Any = operands.shared.bias
+    """Return the hooks of pairs for kernels; raise NotImplementedError, which names one that they cannot run."""
+    axes, dim, varying = position_axes(layout, operands), operands.q.shape[-1], varying_axes(operands)
     shapes = lambda tree, skip: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[skip:], x.dtype), tree)
-    params = shapes(hook.args[0], 0) | shapes(operands.per_head["bias"], 2)
-    axes, dim = position_axes(layout, operands), operands.q.shape[-1]
-    try:
-        pairs = prepare_pairs(hook.func, params, dim, axes, varying_axes(operands))
-        return TilePairs(pairs, dim, axes)
-    except NotImplementedError as error:
-        raise NotImplementedError(f"{hook_name('bias', hook)} {error}; {WAY_OUT}") from None
+
+    def prepared(name: str, prepare: Callable[..., Any]) -> Any:
+        hook = getattr(operands.shared, name)
+        if hook is None:
+            return None
+        params = shapes(hook.args[0], 0) | shapes(operands.per_head[name], 2)
+        try:
+            result = prepare(hook.func, params, dim, axes, varying)
+            is_bias = isinstance(result, Pairs)  # alone, so that an error names the hook
+            TilePairs(result if is_bias else None, None if is_bias else result, dim, axes)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{hook_name(name, hook)} {error}; {WAY_OUT}") from None
+        return result
+
+    bias, values = prepared("bias", prepare_pairs), prepared("relative_values", prepare_values)
+    return TilePairs(bias, values, dim, axes)
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
+LINE = Kernels(lambda static, operands: DIAGONALS[:1], Call, blockwise_call)
+"""The same for tokens on the line of their slots, which is known to allow diagonals."""

@@ -37,7 +37,8 @@ def fields_of(
     """
     tokens, lengths = (operands.q_tokens, operands.k_tokens), (operands.q.shape[3], operands.k.shape[2])
     segmented = padded or any(side.segment_ids is not None for side in tokens)
-    has_unplaced = operands.shared.bias is not None and any(side.has_position is not None for side in tokens)
+    hooks = operands.shared.bias, operands.shared.relative_values
+    has_unplaced = any(x is not None for x in hooks) and any(side.has_position is not None for side in tokens)
 
     def side(tokens: TokenPositions, axes: TokenPositions, length: int) -> Fields:
         positions = _with_examples(tokens.positions, axes.positions, length)

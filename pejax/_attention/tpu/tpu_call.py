@@ -6,7 +6,7 @@ which see nothing and are not seen.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.operands import Operands
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.kernels.pairs import Pairs
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.tpu_kernels import forward, key_gradients, query_gradients
@@ -54,7 +55,7 @@ class Call:
 
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
-        arrays = self._arrays(primals, self._bias(primals)) | self._of_pairs(primals, "bias")
+        arrays = self._arrays(primals, self._bias(primals)) | self._of_pairs(primals, "bias", "values")
         output, lse = forward(self._plan, arrays, self._spans[0])
         lead, t = primals.q.shape[:3], self._lengths[0]
         return output.reshape(*lead, *output.shape[2:])[:, :, :, :t], lse.reshape(*lead, -1)[..., :t]
@@ -67,10 +68,11 @@ class Call:
             "d_output": self._by_head(rows.d_output),
             "lse": self._by_head(rows.lse)[:, :, None],
             "mean": self._by_head(rows.mean)[:, :, None],
-            **self._of_pairs(primals, "bias"),
+            **self._of_pairs(primals, "bias", "weight_gradients"),
         }
         of_pairs = functools.partial(self._of_pairs, primals)
-        d_q, *d_bias = query_gradients(self._plan, arrays | of_pairs("query_gradients"), self._spans[0])
+        of_numbers = of_pairs("query_gradients", "number_gradients")
+        d_q, *d_bias = query_gradients(self._plan, arrays | of_numbers, self._spans[0])
         d_k, d_v, *d_key_bias = key_gradients(self._plan, arrays | of_pairs("key_gradients"), self._spans[1])
         t, s = self._lengths
         d_q = d_q.reshape(*primals.q.shape[:3], *d_q.shape[2:])[:, :, :, :t]
@@ -82,8 +84,10 @@ class Call:
     def _bias(self, primals: Primals) -> dict[str, Array]:
         """Return the arrays that kernels make the bias from: `diagonals`, `numbers`, those of `Pairs`, or none."""
         if self._pairs is not None:
-            numbers = self._numbers_of_pairs(primals)
-            return {f"number{i}": numbers[i] for i in self._pairs.pairs.learned}
+            by_name = {}
+            for prefix, (numbers, learned) in self._numbers_of_pairs(primals).items():
+                by_name |= {f"{prefix} {i}": numbers[i] for i in learned}
+            return by_name
         distance = self._operands.shared.distance_bias
         if distance is None:
             return {}
@@ -106,15 +110,30 @@ class Call:
         arrays = jax.vmap(jax.vmap(head))(primals.per_head)
         return jax.tree.map(lambda x: x.reshape(groups * heads, *x.shape[2:]), arrays)
 
-    def _numbers_of_pairs(self, primals: Primals) -> list[Array]:
+    def _numbers_of_pairs(self, primals: Primals) -> dict[str, tuple[list[Array], Collection[int]]]:
+        """Return the numbers of the hooks, of all heads, and which are learned, by the prefix of their names."""
         pairs: Any = self._pairs
-        return self._each(primals, lambda params: [jnp.asarray(x) for x in pairs.pairs.outside(params)])
+        numbers = {}
+        for prefix, name, hook in (
+            ("number", "bias", pairs.pairs), ("value number", "relative_values", pairs.values)
+        ):  # fmt: skip
+            if hook is not None:
+                own = primals._replace(shared=primals.shared[name], per_head=primals.per_head[name])
+                arrays = self._each(own, lambda params, hook=hook: [jnp.asarray(x) for x in hook.outside(params)])
+                numbers[prefix] = arrays, hook.learned
+        return numbers
 
-    def _of_pairs(self, primals: Primals, program: str) -> dict[str, Array]:
-        """Return the operands of a program of the `bias` hook."""
+    def _of_pairs(self, primals: Primals, *programs: str) -> dict[str, Array]:
+        """Return the operands of programs of the hooks of pairs."""
         if self._pairs is None:
             return {}
-        return self._pairs.operands(program, self._numbers_of_pairs(primals), math.prod(primals.q.shape[1:3]))
+        numbers, heads = self._numbers_of_pairs(primals), math.prod(primals.q.shape[1:3])
+        operands = {}
+        for name in programs:
+            prefix = "number" if hasattr(Pairs, name) else "value number"
+            if prefix in numbers:
+                operands |= self._pairs.operands(name, numbers[prefix][0], heads)
+        return operands
 
     def _d_bias(self, bias: dict[str, Array], gradients: list[Array]) -> dict[str, Array]:
         """Return the gradient of `bias` from what the kernel found for each example, one array or none."""

@@ -27,10 +27,12 @@ from pejax._attention.tpu.tpu_tile import (
     diagonal_gradient,
     diagonal_of,
     drop,
+    has_program,
     numbers_gradient,
     placed_only,
     product,
     run_pairs,
+    run_values,
     sums_of_keys,
     tile_logits,
 )
@@ -70,6 +72,8 @@ def forward(
             total[...] = total[...] * shrink + jnp.sum(weights, axis=0, keepdims=True)
             dropped = drop(plan, refs, weights).astype(refs["v"].dtype)
             sums[...] = sums[...] * shrink + product(plan.options, refs["v"][0, 0], dropped, (0, 0))
+            if has_program(plan, "values"):
+                sums[...] += run_values(plan, refs, "values", drop(plan, refs, weights))[0]
             top[...] = new
 
         @pl.when(grid[3] == blocks - 1)
@@ -93,7 +97,8 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     names = [name for name in ("diagonals", "numbers") if name in operands] + [*_number_shapes(plan)]
     outputs = {"q": q.dtype} | {f"d_{name}": jnp.float32 for name in names}
     sums = pltpu.VMEM((d, plan.queries), jnp.float32)
-    of_hook, reads_q = _has_program(plan, "query_gradients"), plan.pairs is not None and plan.pairs.pairs.reads_q
+    of_bias, of_values = (has_program(plan, name) for name in ("query_gradients", "number_gradients"))
+    reads_q = of_bias and plan.pairs is not None and plan.pairs.pairs is not None and plan.pairs.pairs.reads_q
     more = [pltpu.VMEM((plan.lanes, plan.queries + plan.keys), jnp.float32)] if names == ["diagonals"] else []
     more += [sums] if reads_q else []
 
@@ -117,19 +122,22 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
 
         @pl.when(seen)
         def add() -> None:
-            _, d_logits, _ = _score_gradients(plan, refs, place)
+            weights, d_logits, _ = _score_gradients(plan, refs, place)
             sums[...] += product(plan.options, refs["k"][0, 0], d_logits.astype(q.dtype), (0, 0))
             if names == ["diagonals"]:
                 sums_of_diagonal = diagonal_gradient(plan, placed_only(plan, refs, d_logits), *more)
                 d_made[0][0, 0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :] += sums_of_diagonal
             elif names == ["numbers"]:
                 d_made[0][0, 0] += numbers_gradient(plan, refs, place, placed_only(plan, refs, d_logits))
-            elif of_hook:
-                gradients = run_pairs(plan, refs, "query_gradients", placed_only(plan, refs, d_logits))
-                for ref, gradient in zip(d_made, gradients, strict=False):
-                    ref[0, 0] += gradient
-                if reads_q:
-                    more[0][...] += gradients[-1]
+            gradients = []
+            if of_bias:
+                gradients += run_pairs(plan, refs, "query_gradients", placed_only(plan, refs, d_logits))
+            if reads_q:
+                more[0][...] += gradients.pop()
+            if of_values:
+                gradients += run_values(plan, refs, "number_gradients", drop(plan, refs, weights))
+            for ref, gradient in zip(d_made, gradients, strict=False):
+                ref[0, 0] += gradient
 
         @pl.when(grid[3] == blocks - 1)
         def finish() -> None:
@@ -140,13 +148,8 @@ def query_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> tup
     return _call(plan, kernel, operands, spans, grid, _by_queries, 2, outputs, [sums, *more])
 
 
-def _has_program(plan: Plan, name: str) -> bool:
-    """Return whether there is a `bias` hook that has this program."""
-    return plan.pairs is not None and getattr(plan.pairs.pairs, name) is not None
-
-
 def _number_shapes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """Return the sizes of the gradients of the numbers that a `bias` hook reads, by name."""
+    """Return the sizes of the gradients of the numbers that hooks of pairs read, by name."""
     return {} if plan.pairs is None else plan.pairs.gradients
 
 
@@ -156,7 +159,7 @@ def key_gradients(plan: Plan, operands: dict[str, Array], spans: Spans) -> Seque
     (n, groups, s, d), heads, blocks = k.shape, q.shape[1] // k.shape[1], plan.query_blocks
 
     biased = "key_bias" in operands
-    of_hook = _has_program(plan, "key_gradients")
+    of_hook = has_program(plan, "key_gradients")
 
     def kernel(first: Any, last: Any, refs: Refs, d_k: Any, d_v: Any, *more_refs: Any) -> None:
         d_bias, (k_sums, v_sums, *hook_sums) = more_refs[:biased], more_refs[biased:]
@@ -205,6 +208,8 @@ def _score_gradients(
     logits, cap_derivative = tile_logits(plan, refs, place)
     weights = jnp.exp(logits - refs["lse"][0, 0])
     d_weights = product(plan.options, refs["v"][0, 0], refs["d_output"][0, 0], (1, 1))
+    if has_program(plan, "weight_gradients"):
+        d_weights += placed_only(plan, refs, run_values(plan, refs, "weight_gradients", weights)[0])
     d_capped = weights * (drop(plan, refs, d_weights) - refs["mean"][0, 0])
     return weights, d_capped if cap_derivative is None else d_capped * cap_derivative, d_capped
 
@@ -283,7 +288,7 @@ def _call(
     for name, size in _number_shapes(plan).items():
         shapes[f"d_{name}"] = (n, h, *size)
         specs[f"d_{name}"] = pl.BlockSpec((1, 1, *size), at(lambda n, h, group, i, j: (n, h, 0, 0)))
-    for name in operands.keys() - specs.keys():  # of a `bias` hook
+    for name in operands.keys() - specs.keys():  # of hooks of pairs
         specs[name] = pl.BlockSpec((1, *operands[name].shape[1:]), at(lambda n, h, group, i, j: (h, 0, 0)))
     axes = varying_axes(operands)
     out_shapes = [shape_varying(shapes.get(x) or operands[x].shape, dtype, axes) for x, dtype in outputs.items()]

@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import ELEMENTWISE, KEYS, QUERIES, TYPES, dtype_of, shape_of
+from pejax._attention.kernels.programs import ELEMENTWISE, KEYS, QUERIES, TYPES, dtype_of, shape_of
 from pejax._attention.tpu.tpu_values import (
     SIZES,
     Operand,
@@ -35,7 +35,7 @@ from pejax._attention.tpu.tpu_values import (
     to_row,
 )
 
-MOST_PARTS = 128
+MOST_PARTS = 256
 """Largest number of channels that a value of a pair may have."""
 MOST_CHANNELS = 4096
 """Largest number of channels of a value of a query or of a key."""

@@ -1,4 +1,4 @@
-"""A bias of pairs inside a Mosaic kernel: the programs of `kernels.pairs`, run on arrays that Mosaic lowers well."""
+"""Hooks of pairs inside a Mosaic kernel: the programs of `kernels.pairs`, run on arrays that Mosaic lowers well."""
 
 import functools
 import math
@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import Pairs, Program, dtype_of, shape_of
+from pejax._attention.kernels.pairs import Pairs, Values
+from pejax._attention.kernels.programs import Program, dtype_of, shape_of
 from pejax._attention.tpu.tpu_operations import Operations
 from pejax._attention.tpu.tpu_values import Operand, channels_of, kept_type, kind_of, literal, of_tile
 
@@ -25,56 +26,73 @@ Load = Callable[[int, str], Array]
 
 
 class TilePairs:
-    """A hook's programs in kernels, and the forms in which these read the programs' operands, found by a trial."""
+    """Programs of hooks in kernels, and the forms in which these read the programs' operands, found by a trial.
 
-    def __init__(self, pairs: Pairs, dim: int, axes: int) -> None:
+    Attributes:
+        pairs: the `bias` hook, or None.
+        values: the `relative_values` hook, or None.
+        gradients: sizes of the gradients of the numbers of both, by name.
+    """
+
+    def __init__(self, pairs: Pairs | None, values: Values | None, dim: int, axes: int) -> None:
         """Try the programs.
 
         Args:
-            pairs: the hook.
+            pairs: the `bias` hook.
+            values: the `relative_values` hook.
             dim: D.
             axes: A.
 
         Raises:
             NotImplementedError: an operation that kernels cannot run.
         """
-        self.pairs, self.values = pairs, 0
+        self.pairs, self.values, self._count = pairs, values, 0
         self.gradients: dict[str, tuple[int, int]] = {}
         self._forms: dict[str, list[tuple[int, str]]] = {}
         s, t = TRIAL
         floats, ints = (functools.partial(jax.ShapeDtypeStruct, dtype=dtype) for dtype in (jnp.float32, jnp.int32))
-        tile = [floats((dim, t)), floats((s, dim)), ints((axes, t)), ints((s, axes)), floats((s, t))]
-        for name in PROGRAMS:
-            if (program := getattr(pairs, name)) is not None:
-                forms: dict[tuple[int, str], None] = {}
-                jax.eval_shape(functools.partial(self._try, program, forms), *tile[: 4 if name == "bias" else 5])
-                self._forms[name] = [*forms]
-                shapes = [shape_of(x) for equation in program.tile.eqns for x in equation.outvars]
-                self.values += sum(math.prod(channels_of(shape)) for shape in shapes if kind_of(shape) == "st")
-        if self.values > MOST_VALUES:
+        queries, of_pairs, positions = floats((dim, t)), floats((s, t)), [ints((axes, t)), ints((s, axes))]
+        tile, weighed = [queries, floats((s, dim)), *positions], [*positions, of_pairs]
+        inputs = (tile, [*tile, of_pairs], [*tile, of_pairs], weighed, [*weighed, queries], [*weighed, queries])
+        for name, shapes in zip(PROGRAMS, inputs, strict=True):
+            if (program := self.program(name)) is not None:
+                self._forms[name] = self._forms_of(name, program, shapes)
+        if self._count > MOST_VALUES:
             raise NotImplementedError(
-                f"makes {self.values:,} numbers for each pair, with gradients; at most {MOST_VALUES:,}"
+                f"makes {self._count:,} numbers for each pair, with gradients; at most {MOST_VALUES:,}"
             )
-        for i, shape in pairs.learned.items():
-            self.gradients[f"number{i}"] = gradient_shape(shape)
+        for prefix, hook in (("number", pairs), ("value number", values)):
+            learned = {} if hook is None else hook.learned
+            self.gradients |= {f"{prefix} {i}": gradient_shape(shape) for i, shape in learned.items()}
+
+    def program(self, name: str) -> Program | None:
+        """Return a program of `Pairs` or of `Values`, if there is one of this name."""
+        return getattr(self.pairs, name, None) or getattr(self.values, name, None)
 
     def largest_block(self, lanes: int) -> int:
         """Return the largest number of queries, and of keys, in a tile whose values fit into vector memory."""
-        return BLOCK if self.values <= VALUES else lanes
+        return BLOCK if self._count <= VALUES else lanes
 
-    def _try(self, program: Program, forms: dict[tuple[int, str], None], *tile: Array) -> list[Array]:
+    def _forms_of(self, name: str, program: Program, shapes: Sequence[Any]) -> list[tuple[int, str]]:
+        """Return the operands that a program reads, by place and form, and count its numbers for each pair."""
+        forms: dict[tuple[int, str], None] = {}
+
         def load(i: int, form: str) -> Array:
             forms[i, form] = None
             variable = program.tile.invars[i]
             return jnp.zeros(form_shape(shape_of(variable), form), kept_type(dtype_of(variable)))
 
-        return run(program, load, tile, TRIAL, sums=program is not self.pairs.bias)
+        jax.eval_shape(lambda *tile: run(program, load, tile, TRIAL, sums=name != "bias"), *shapes)
+        results = [shape_of(x) for equation in program.tile.eqns for x in equation.outvars]
+        self._count += sum(math.prod(channels_of(shape)) for shape in results if kind_of(shape) == "st")
+        return [*forms]
 
     def operands(self, name: str, numbers: list[Array], heads: int) -> dict[str, Array]:
         """Return the operands `(H, R, C)` of a program by name, from the numbers of all heads."""
         if name not in self._forms:
             return {}
-        arrays, results = jax.vmap(getattr(self.pairs, name).outside, axis_size=heads)(numbers), {}
+        program: Any = self.program(name)
+        arrays, results = jax.vmap(program.outside, axis_size=heads)(numbers), {}
         for i, form in self._forms[name]:
             array = arrays[i].astype(jnp.int32 if arrays[i].dtype == bool else kept_type(arrays[i].dtype))
             results[f"{name} {i} {form}"] = array.reshape(len(array), *form_shape(array.shape[1:], form))
@@ -82,17 +100,17 @@ class TilePairs:
 
     def run(self, name: str, refs: dict[str, Any], tile: Sequence[Array], sizes: tuple[int, int]) -> list[Array]:
         """Run a program in a kernel."""
-        program = getattr(self.pairs, name)
+        program: Any = self.program(name)
 
         def load(i: int, form: str) -> Array:
             data, is_truth = refs[f"{name} {i} {form}"][0], dtype_of(program.tile.invars[i]) == jnp.bool_
             return data != 0 if is_truth else data
 
-        return run(program, load, tile, sizes, sums=program is not self.pairs.bias)
+        return run(program, load, tile, sizes, sums=name != "bias")
 
 
-PROGRAMS = ("bias", "query_gradients", "key_gradients")
-"""The programs of `Pairs`."""
+PROGRAMS = ("bias", "query_gradients", "key_gradients", "values", "weight_gradients", "number_gradients")
+"""The programs of `Pairs`, then those of `Values`."""
 TRIAL = (8, 128)
 """Keys and queries of the tile on which programs are tried."""
 
@@ -112,7 +130,7 @@ def run(program: Program, load: Load, tile: Sequence[Array], sizes: tuple[int, i
     """Run a program on a tile; return its outputs as full arrays.
 
     Args:
-        program: a program of `Pairs`.
+        program: a program of `Pairs` or `Values`.
         load: reads an operand.
         tile: its other inputs, arrays of the forms above.
         sizes: S and T.

@@ -43,7 +43,7 @@ class Plan(NamedTuple):
         inside: `(numbers, relative positions on each axis) -> bias`, where the bias is made in the tile.
         lanes: numbers in a row of a register; one strided roll serves so many keys.
         interpret: whether to run in Pallas's interpreter.
-        pairs: a `bias` hook, which is run in the tile.
+        pairs: hooks of pairs, which are run in the tile.
     """
 
     options: Options
@@ -110,7 +110,7 @@ def tile_logits(plan: Plan, refs: Refs, place: Place) -> tuple[Float[Array, "S T
         bias = tile_bias(plan, refs["diagonals"][0, pl.ds(diagonal_of(plan, place.i, place.j), 1), :])
     elif plan.inside is not None:
         bias = plan.inside(numbers_of(refs, place), relative_of(plan, refs))
-    elif plan.pairs is not None:
+    elif has_program(plan, "bias"):
         (bias,) = run_pairs(plan, refs, "bias")
     if bias is not None:
         logits = logits + placed_only(plan, refs, bias)
@@ -160,14 +160,33 @@ def numbers_gradient(plan: Plan, refs: Refs, place: Place, d_bias: Float[Array, 
     return functools.reduce(jnp.add, parts)
 
 
+def has_program(plan: Plan, name: str) -> bool:
+    """Return whether hooks of pairs have this program."""
+    return plan.pairs is not None and plan.pairs.program(name) is not None
+
+
 def run_pairs(plan: Plan, refs: Refs, name: str, *d_bias: Float[Array, "S T"]) -> list[Array]:
     """Return the outputs of a program of the `bias` hook, given the gradient of the bias where it needs one."""
-    pairs: Any = plan.pairs
-    axes = [place for place, field in enumerate(plan.fields) if field.startswith("axis")]
-    q_positions = refs["rows"][0, axes[0] : axes[-1] + 1, :]
-    k_positions = refs["columns"][0, :, axes[0] : axes[-1] + 1]
     q, k = refs["q"][0, 0].astype(jnp.float32).T, refs["k"][0, 0].astype(jnp.float32)
-    return pairs.run(name, refs, [q, k, q_positions, k_positions, *d_bias], (plan.keys, plan.queries))
+    return _run(plan, refs, name, [q, k, *_positions(plan, refs), *d_bias])
+
+
+def run_values(plan: Plan, refs: Refs, name: str, weights: Float[Array, "S T"]) -> list[Array]:
+    """Return the outputs of a program of the `relative_values` hook, given the weights of placed tokens."""
+    d_values = [] if name == "values" else [refs["d_output"][0, 0].astype(jnp.float32).T]
+    return _run(plan, refs, name, [*_positions(plan, refs), placed_only(plan, refs, weights), *d_values])
+
+
+def _run(plan: Plan, refs: Refs, name: str, tile: list[Array]) -> list[Array]:
+    pairs: Any = plan.pairs
+    return pairs.run(name, refs, tile, (plan.keys, plan.queries))
+
+
+def _positions(plan: Plan, refs: Refs) -> tuple[Int[Array, "A T"], Int[Array, "S A"]]:
+    """Return the positions of queries and keys."""
+    axes = [place for place, field in enumerate(plan.fields) if field.startswith("axis")]
+    columns = refs["columns"][0, :, axes[0] : axes[-1] + 1]
+    return refs["rows"][0, axes[0] : axes[-1] + 1, :], columns
 
 
 def placed_only(plan: Plan, refs: Refs, bias: Float[Array, "S T"]) -> Float[Array, "S T"]:

@@ -21,7 +21,7 @@ from jax import lax
 from jax.extend.core import Literal
 from jaxtyping import Array
 
-from pejax._attention.kernels.pairs import KEYS, QUERIES, dtype_of
+from pejax._attention.kernels.programs import KEYS, QUERIES, dtype_of
 
 SIZES = {QUERIES: "t", KEYS: "s"}
 """Sizes of axes of tokens in the trace, and the letters of the tokens."""
