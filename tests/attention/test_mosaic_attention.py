@@ -216,7 +216,7 @@ def test_tiles_together_are_attention_with_its_gradients(cap, scale):
 def test_a_row_that_sees_nothing_has_no_output_and_no_log_sum_exp():
     from pejax._attention.mosaic import mosaic_tile as tile
 
-    hidden = tile.Scores(jnp.full((2, 4), -jnp.inf), 1.0, 0.0, None, None, None)
+    hidden = tile.Scores(jnp.full((2, 4), -jnp.inf), 1.0, None, None, None, None)
     row_max, total, weights, shrink = tile.softmax_step(hidden, jnp.full(2, -jnp.inf), jnp.zeros(2))
     divisor, lse = tile.ends_of_rows(row_max, total)
     assert (np.asarray(weights) == 0).all()
@@ -259,9 +259,10 @@ def test_every_block_is_visited_once_and_masked_where_it_must_be(first, full_sta
     """By producer and consumers in the same order; consumers that take turns share the steps."""
     from pejax._attention.mosaic.mosaic_kernels import visits
 
+    descending = begun == 5
     near = full_start + (full_end - full_start) // 3, full_end - (full_end - full_start) // 3
     rows = jnp.asarray([[[first, full_start, *near, full_end, end]]], jnp.int32)
-    seen = visits(rows, jnp.int32(0), jnp.int32(0), 9, (0, 1))
+    seen = visits(rows, jnp.int32(0), jnp.int32(0), 9, (0, 1), descending=descending)
     produced = [int(seen.block(jnp.int32(x))) for x in range(int(seen.total))]
     assert sorted(produced) == list(range(first, end))
 
@@ -278,7 +279,9 @@ def test_every_block_is_visited_once_and_masked_where_it_must_be(first, full_sta
     assert (np.sum(np.asarray(consumed)[:, 0] >= 0, axis=0)[: len(produced)] == 1).all()
     assert blocks[: len(produced)].tolist() == produced
     assert [not full_start <= j < full_end for j in produced] == (masked[: len(produced)] == 1).tolist()
-    far = [-1 if not full_start <= j < full_end else 0 if j < near[0] else 1 if j >= near[1] else -1 for j in produced]
+    sides = (1, 0) if descending else (0, 1)
+    far = [-1 if not full_start <= j < full_end else sides[0] if j < near[0] else sides[1] if j >= near[1] else -1
+           for j in produced]  # fmt: skip
     assert ends[: len(produced)].tolist() == far
     for consumer in range(consumers):  # a buffer of a ring is always that of the same consumer
         steps = begun + np.flatnonzero(np.asarray(consumed)[consumer, 0] >= 0)

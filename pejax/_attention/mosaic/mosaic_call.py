@@ -153,10 +153,11 @@ class Call:
             blocks: numbers of queries and of keys in a tile.
         """
         (q_tokens, k_tokens), options = self.tokens, self.static.options
-        diagonals = None
+        diagonals, far = None, None
         if padded.diagonals is not None:
             turned = padded.diagonals[:, ::-1] if owned == "keys" else jnp.roll(padded.diagonals, 1, axis=1)
             diagonals = turned * bias_unit(options)
+            far = padded.diagonals[:, np.asarray([0, -1])] * bias_unit(options) if self.plan.far else None
         q_words, k_words = self._dropout_words()
         return Inputs(
             q=padded.q,
@@ -165,20 +166,12 @@ class Call:
             q_tokens=q_tokens,
             k_tokens=k_tokens,
             diagonals=diagonals,
-            far=self._far(padded, owned),
+            far=far,
             key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
             q_words=q_words,
             k_words=k_words,
             spans=self._known(functools.partial(self._spans, owned, blocks)),
         )
-
-    def _far(self, padded: PaddedPrimals, owned: str) -> Float[Array, "H 2"] | None:
-        """Return `Inputs.far`; the arguments are those of `_inputs`."""
-        if not self.plan.far or owned == "diagonals":
-            return None
-        assert padded.diagonals is not None
-        before_and_after = padded.diagonals[:, np.asarray([0, -1])]  # keys, as a query sees them
-        return (before_and_after[:, ::-1] if owned == "keys" else before_and_after) * bias_unit(self.static.options)
 
     def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
         """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""

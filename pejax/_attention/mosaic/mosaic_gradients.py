@@ -122,8 +122,7 @@ def key_gradients(plan: Plan, inputs: Inputs, rows: Rows) -> list[Array]:
         *d_bias_refs, owned, loaded, queries, d_bias_buffers = refs
         n, key_head, warpgroup = (lax.axis_index(name) for name in ("example", "head", "warpgroup"))
         j = lax.axis_index("block")
-        far = tuple(1 - end for end in plan.far)  # keys before a query are keys that the query comes after
-        see = lambda: visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK, far)
+        see = lambda: visits(inputs.spans, n, j, inputs.lengths[0] // BLOCK, plan.far, descending=True)
 
         @pl.when(warpgroup == CONSUMERS)
         def _produce() -> None:

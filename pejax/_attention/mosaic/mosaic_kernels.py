@@ -66,8 +66,8 @@ class Inputs(NamedTuple):
         k_tokens: tokens of the keys.
         diagonals: bias by distance times `bias_unit`, at index `j - i + T` for query i and key j; R = T + S. In a
             kernel that owns keys, the same at index `i - j + S`. None = no bias.
-        far: the bias that all pairs of a far tile share, times `bias_unit`: of the first blocks that a program visits,
-            and of the last. None = no tile is far.
+        far: the bias that all pairs of a far tile share, times `bias_unit`: of keys far before the queries, and far
+            after them. None = no tile is far.
         key_bias: bias of each key, in base 2; None = none.
         q_words: word of each query that dropout hashes; None = no dropout.
         k_words: word of each key.
@@ -98,8 +98,8 @@ class Kind(NamedTuple):
 
     Attributes:
         masked: whether they may have masked pairs.
-        end: the end of the block order whose bias all their pairs share: 0 = the first blocks, 1 = the last. None = the
-            bias differs from pair to pair, or there is none.
+        end: 0 where all keys are far before the queries, 1 where they are far after them, and all pairs share one bias.
+            None = the bias differs from pair to pair, or there is none.
     """
 
     masked: bool
@@ -114,9 +114,10 @@ class Visits(NamedTuple):
         total: number of all blocks.
         full_start: index of the first of the full ones.
         before: number of the other blocks that are before the full ones; the rest follow them.
-        near: numbers of the full blocks before the first near one, and before the first after the near ones; where a
-            block is not near, all its pairs share one bias.
-        far: the ends of the full blocks at which some may be far.
+        near: numbers of the steps before the first near block, and before the first after the near ones, of the full
+            ones; where a block is not near, all its pairs share one bias.
+        far: the ends at which some may be far, as `Kind.end` has them.
+        descending: whether the full blocks are visited from the last to the first.
         some_masked: whether there may be other blocks than the full ones.
     """
 
@@ -126,11 +127,16 @@ class Visits(NamedTuple):
     before: Array
     near: tuple[Array, Array]
     far: tuple[int, ...]
+    descending: bool
     some_masked: bool
 
     def block(self, x: Array) -> Array:
         """Return the index of the block of step x."""
-        return jnp.where(x < self.full, self.full_start + x, self.masked_block(x))
+        return jnp.where(x < self.full, self.full_block(x), self.masked_block(x))
+
+    def full_block(self, x: Array) -> Array:
+        """Return the index of the block of one of the first steps."""
+        return self.full_start + (self.full - 1 - x if self.descending else x)
 
     def masked_block(self, x: Array) -> Array:
         """Return the index of the block of a step after the full ones."""
@@ -154,21 +160,23 @@ class Visits(NamedTuple):
 
             def own_step(y: Array, carry: Any) -> Any:
                 x = first + y * count
-                return step(begun + x, self.masked_block(x) if kind.masked else self.full_start + x, carry, kind)
+                return step(begun + x, self.masked_block(x) if kind.masked else self.full_block(x), carry, kind)
 
             return lax.fori_loop(0, lax.div(high - first + count - 1, jnp.int32(count)), own_step, carry)
 
-        start, end = (bound if i in self.far else otherwise
-                      for i, bound, otherwise in zip((0, 1), self.near, (jnp.int32(0), self.full), strict=True))  # fmt: skip
+        zero = jnp.int32(0)
+        start, end = (self.near[0] if 0 in self.far else zero), (self.near[1] if 1 in self.far else self.full)
         if 0 in self.far:
-            carry = run(jnp.int32(0), start, Kind(masked=False, end=0), carry)
+            carry = run(zero, start, Kind(masked=False, end=0), carry)
         carry = run(start, end, Kind(masked=False), carry)
         if 1 in self.far:
             carry = run(end, self.full, Kind(masked=False, end=1), carry)
         return run(self.full, self.total, Kind(masked=True), carry) if self.some_masked else carry
 
 
-def visits(spans: Any, n: Array, owner: Array, count: int, far: tuple[int, ...] = ()) -> Visits:
+def visits(
+    spans: Any, n: Array, owner: Array, count: int, far: tuple[int, ...] = (), *, descending: bool = False
+) -> Visits:
     """Return what a program visits: the only reader of `Inputs.spans`.
 
     Args:
@@ -176,15 +184,18 @@ def visits(spans: Any, n: Array, owner: Array, count: int, far: tuple[int, ...] 
         n: index of the example.
         owner: index of the block that the program owns.
         count: number of blocks to visit if there are no spans.
-        far: the ends of the full blocks at which some may be far, and have a loop of their own.
+        far: as in `Visits`.
+        descending: as in `Visits`; where blocks of queries are visited, the keys before them then come first.
     """
     if spans is None:
         zero, all_blocks = jnp.int32(0), jnp.int32(count)
-        return Visits(all_blocks, all_blocks, zero, zero, (zero, all_blocks), (), False)
+        return Visits(all_blocks, all_blocks, zero, zero, (zero, all_blocks), (), descending, False)
     example = n if spans.shape[0] > 1 else 0
     first, full_start, near_start, near_end, full_end, end = (spans[example, owner, i] for i in range(6))
-    near = near_start - full_start, near_end - full_start
-    return Visits(full_end - full_start, end - first, full_start, full_start - first, near, far, True)
+    near = (
+        (full_end - near_end, full_end - near_start) if descending else (near_start - full_start, near_end - full_start)
+    )
+    return Visits(full_end - full_start, end - first, full_start, full_start - first, near, far, descending, True)
 
 
 def call(plan: Plan, kernel: Callable, grid: dict[str, int], outputs: Any, scratch: Any, *operands: Any) -> Any:

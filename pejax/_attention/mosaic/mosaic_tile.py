@@ -50,7 +50,7 @@ class Scores(NamedTuple):
     Attributes:
         x: logits before the factor, -inf where the query does not see the key.
         factor: a positive number.
-        shift: a number.
+        shift: a number. None = 0.
         cap_derivative: d logits / d (scale·q·k + bias). None = 1 everywhere.
         keep: factors by which dropout multiplies the weights. None = 1 everywhere.
         placed: as in `Fields`.
@@ -58,10 +58,14 @@ class Scores(NamedTuple):
 
     x: Array
     factor: float
-    shift: Array | float
+    shift: Array | None
     cap_derivative: Array | None
     keep: Array | None
     placed: Array | None
+
+    def before_shift(self, logits: Array) -> Array:
+        """Return logits in base 2, or what they are compared with, less the shift."""
+        return logits if self.shift is None else logits - self.shift
 
 
 class TileGradients(NamedTuple):
@@ -90,11 +94,11 @@ def scores(options: Options, products: Array, fields: Fields) -> Scores:
     unit = options.scale * bias_unit(options)
     may_fold = fields.bias is None and fields.key_bias is None and options.soft_cap is None and unit > 0
     x, factor = (products, unit) if may_fold else (products * unit, 1.0)
-    shift, cap_derivative, keep = 0.0, None, None
+    shift, cap_derivative, keep = None, None, None
     if fields.bias is not None:
         x = x + (fields.bias if fields.placed is None else jnp.where(fields.placed, fields.bias, 0.0))
     if fields.shift is not None:
-        x, shift = (x, fields.shift) if may_fold else (x + fields.shift, 0.0)
+        x, shift = (x, fields.shift) if may_fold else (x + fields.shift, None)
     if options.soft_cap is not None:
         tanh = 1 - 2 / (1 + jnp.exp2(2 * LOG2E * x))  # GPUs have an instruction for tanh, but of 11 bits
         x, cap_derivative = keep_hidden(options, x, options.soft_cap * LOG2E * tanh), 1 - tanh * tanh
@@ -116,9 +120,10 @@ def softmax_step(tile: Scores, row_max: Array, total: Array) -> tuple[Array, Arr
         row_max: maximum of each row so far, in base 2.
         total: sum of the weights of each row so far, relative to the maximum; dropout does not change it.
     """
-    new_max = jnp.maximum(row_max, jnp.max(tile.x, axis=1) * tile.factor + tile.shift)
+    tile_max = jnp.max(tile.x, axis=1) * tile.factor
+    new_max = jnp.maximum(row_max, tile_max if tile.shift is None else tile_max + tile.shift)
     finite_max = jnp.where(new_max == -jnp.inf, 0.0, new_max)
-    weights = jnp.exp2(tile.x * tile.factor - across(finite_max - tile.shift, tile.x.shape, 0))
+    weights = jnp.exp2(tile.x * tile.factor - across(tile.before_shift(finite_max), tile.x.shape, 0))
     shrink = jnp.exp2(row_max - finite_max)
     total = total * shrink + jnp.sum(weights, axis=1)
     return new_max, total, weights if tile.keep is None else weights * tile.keep, shrink
@@ -133,7 +138,7 @@ def ends_of_rows(row_max: Array, total: Array) -> tuple[Array, Array]:
 
 def weights_of(tile: Scores, lse: Array) -> Array:
     """Return the weights of a tile before dropout; `lse`: log-sum-exp of each query in base 2, 0 for -inf."""
-    return jnp.exp2(tile.x * tile.factor - (lse - tile.shift))
+    return jnp.exp2(tile.x * tile.factor - tile.before_shift(lse))
 
 
 def tile_gradients(tile: Scores, weights: Array, d_weights: Array, mean: Array) -> TileGradients:
