@@ -24,7 +24,7 @@ PRECISIONS = {
 """Types of each implementation; "cudnn" and "mosaic_gpu" take narrow ones alone."""
 
 WANTED = (
-    "none, grouped queries", "alibi, fixed", "t5, known positions", "t5", "cpb", "cpb, grid", "alibi, learned",
+    "none, grouped queries", "alibi, fixed", "t5", "cpb", "cpb, grid", "alibi, learned",
     "none, D=80", "none, whole tiles", "alibi, packed, unplaced, batched", "t5, both ways, cross",
 )  # fmt: skip
 """The kinds that are proved first where time is short: no bias, ALiBi, T5, cpb, learned, odd lengths, packed."""
