@@ -22,5 +22,5 @@ def test_the_table_has_the_operations_of_the_kernels():
 
 def test_those_of_a_distance_bias_differ_as_the_page_says():
     shifts = {f"shift_{name}" for name in SHIFTS}
-    assert {"expm1"} == (CHEAP | COSTLY) - ELEMENTWISE
+    assert CHEAP | COSTLY <= ELEMENTWISE
     assert shifts | {"add_any", "one_minus_square"} == ELEMENTWISE - (CHEAP | COSTLY)  # both of derivatives alone

@@ -25,7 +25,7 @@ QUERIES, KEYS = 8167, 8171
 """Numbers of queries and keys in the trace, by which axes of tokens are recognized; no other axis may have one."""
 
 SHIFTS = ("left", "right_arithmetic", "right_logical")
-ELEMENTWISE = (CHEAP | COSTLY | {"add_any", "one_minus_square"} | {f"shift_{x}" for x in SHIFTS}) - {"expm1"}
+ELEMENTWISE = CHEAP | COSTLY | {"add_any", "one_minus_square"} | {f"shift_{x}" for x in SHIFTS}
 """Operations on each number alone."""
 OF_CHANNELS = frozenset(
     {"broadcast_in_dim", "concatenate", "dot_general", "expand_dims", "pad", "reduce_max", "reduce_min", "reduce_sum"}
