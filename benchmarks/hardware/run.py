@@ -190,6 +190,8 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "", t
     own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", " ".join(flags))
     here = settings.rehearse or settings.ahead
     own["JAX_PLATFORMS"] = "cpu" if here else "cuda,cpu"  # the host computes what is right
+    if settings.rehearse:  # JAX's interpreter of Mosaic GPU needs four threads
+        own["PJRT_NPROC"] = os.environ.get("PJRT_NPROC", "4")
     return {**os.environ, **own}
 
 
