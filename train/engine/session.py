@@ -77,6 +77,8 @@ class Session(NamedTuple):
 
 def main(program: Program, argv: Sequence[str] | None = None) -> int:
     """Run the command line of a program; return the exit status."""
+    from train.engine import figures as figures  # its matplotlib is missed here, not where a run ends
+
     with report_errors(ValueError, TypeError, OSError, AssertionError, RuntimeError):
         config = parse(program.config, argv, program.docstring)
         join(config.hosts)
