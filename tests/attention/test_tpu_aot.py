@@ -105,9 +105,12 @@ def test_lookups_on_a_grid_compile(topology, spec):
     compiled(topology, spec, 1024, axes=2)
 
 
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(
+    ("topology", "dim"),
+    [(TOPOLOGIES[0], 64), (TOPOLOGIES[0], 128), (TOPOLOGIES[1], 64), (TOPOLOGIES[2], 64)]
+    + [pytest.param(topology, 128, marks=pytest.mark.long) for topology in TOPOLOGIES[1:]],
+)
 @pytest.mark.parametrize("spec", PAIRS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_biases_of_pairs_compile(topology, spec, dim):
     compiled(topology, spec, 1024, heads=8, dim=dim)
 
@@ -118,7 +121,7 @@ def test_biases_of_pairs_compile_on_two_axes_with_every_option_in_float32(spec):
     compiled("v5e:4x4", spec, 1120, jnp.float32, by_key=True, axes=2, **options)
 
 
-@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:16x16"])
+@pytest.mark.parametrize("topology", ["v5e:4x4", pytest.param("v6e:16x16", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", pair_hooks.HOOKS)
 def test_every_operation_that_hooks_of_pairs_may_do_compiles(name, topology):
     compiled(topology, name, 256)
