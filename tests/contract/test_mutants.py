@@ -182,7 +182,7 @@ STRIPS = [
     )
 ]
 PADDING = [test_padding.test_of_keys_and_queries_that_a_mask_hides_from_all]
-PAIRS = [functools.partial(test_tpu_pairs.check, "gates, packed, unplaced, every option")]
+TPU_PAIRS = [functools.partial(test_tpu_pairs.check, "gates, packed, unplaced, every option")]
 VALUES = [functools.partial(test_tpu_pairs.check, "shaw, packed, unplaced")]
 RULES = [test_tpu_pairs.test_a_rule_of_derivatives_is_kept]
 ALIBI = [
@@ -813,43 +813,43 @@ MUTANTS = {
         tpu_kernels.key_gradients,
         "total + hook_sums[0][...] if hook_sums else total",
         "total",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: gradients of parameters from one block": (
         tpu_kernels.query_gradients,
         "ref[0, 0] += gradient",
         "ref[0, 0] = gradient",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: a bias of tokens without a position": (
         tpu_tile.tile_logits,
         "logits + placed_only(plan, refs, bias)",
         "logits + bias",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: gradients of tokens without a position": (
         tpu_kernels.key_gradients,
         '"key_gradients", placed_only(plan, refs, d_logits)',
         '"key_gradients", d_logits',
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: the gradient of q through the hook is scaled": (
         tpu_kernels.query_gradients,
         "total + more[0][...]",
         "total + plan.options.scale * more[0][...]",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: positions of the keys for those of the queries": (
         tpu_tile._positions,
         'refs["rows"][0, axes[0] : axes[-1] + 1, :], columns',
         "columns.T, columns",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "pairs: numbers that vary with the head are those of the first": (
         tpu_pairs.TilePairs.operands,
         "(numbers), {}",
         "([x[:1] + 0 * x for x in numbers]), {}",
-        PAIRS,
+        TPU_PAIRS,
     ),
     "values of pairs: weights that dropout drops": (
         tpu_kernels.forward,
