@@ -78,7 +78,7 @@ KINDS: dict[str, Kind] = {
     "t5, both ways, cross": Kind("t5", queries=131, causal=False, segments=True),
     "t5, stretched positions": Kind("t5", stretch=3),
     "kerple, window": Kind("kerple", options={"window": 60}),
-    "cpb": Kind("cpb(hidden=64)"),
+    "cpb": Kind("cpb(hidden=64)", queries=256, keys=256, causal=False),
     "cpb, grid": Kind("cpb(hidden=64)", **GRID),
     "lookhere, grid": Kind("lookhere", **GRID),
     "relative_table, grid": Kind("relative_table", **GRID),
@@ -97,6 +97,8 @@ def kind_of(name: str, toy: bool) -> Kind:
         return kind
     small: dict[str, Any] = {"head_dim": 16 if "rope" in kind.spec else 8, "side": 4 if kind.side else 0}
     small |= {"queries": 21 if kind.queries == kind.keys else 18, "keys": 21}
+    if kind.queries % 128 == 0:
+        small |= {"queries": 128, "keys": 128}  # whole tiles, too
     if kind.known:
         small |= {"queries": 150, "keys": 150}  # some tiles are far from the diagonal
     if "window" in kind.options:

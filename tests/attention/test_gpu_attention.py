@@ -77,6 +77,8 @@ CASES = {
     "t5, far tiles both ways, window": {
         **{"spec": "t5(buckets=8, max_distance=20)", "t": 77, "s": 77, "in_order": True, "window": 60},
     },
+    "t5, no mask": {"spec": "t5(buckets=8, max_distance=200)", "t": 64, "s": 64, "in_order": True},
+    "t5, no mask, cross": {"spec": "t5(buckets=8, max_distance=200)", "t": 32, "s": 64, "stretch": 2},
     "t5, far tiles, cap": {
         **{"spec": "t5(buckets=8, max_distance=20)", "t": 70, "s": 70, "in_order": True, "soft_cap": 2.0},
     },
@@ -144,7 +146,7 @@ def agree(got, want, tolerance):
     jax.tree.map(same, got, want)
 
 
-EVERY_RUN = ("alibi, two axes, floats, cap",)
+EVERY_RUN = ("alibi, two axes, floats, cap", "t5, no mask, cross")
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, EVERY_RUN))

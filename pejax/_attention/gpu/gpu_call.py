@@ -2,13 +2,10 @@
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
@@ -19,12 +16,10 @@ from pejax._attention.gpu.gpu_bias_gradients import (
 )
 from pejax._attention.gpu.gpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.gpu.gpu_line import on_line
-from pejax._attention.gpu.gpu_math import LOG2_E
-from pejax._attention.gpu.gpu_padding import PaddedPrimals, padded_size, summed_positions, tile_sizes, tokens_first
+from pejax._attention.gpu.gpu_padding import PaddedPrimals, padded_size, summed_positions, tile_sizes
 from pejax._attention.gpu.gpu_tile import Inputs, Plan
 from pejax._attention.gpu.shared_memory import is_rocm, memory_limit
 from pejax._attention.kernels.block_masks import (
-    Tiles,
     TokenRows,
     all_tiles,
     are_masks_known,
@@ -38,8 +33,15 @@ from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
 from pejax._attention.kernels.diagonals import derived_end
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
-from pejax._ops.compile_time import computed_now
-from pejax._record.encoding import Params
+from pejax._attention.kernels.tokens_first import (
+    computed,
+    heads_first,
+    of_each_head,
+    offsets_of_diagonals,
+    padded_key_bias,
+    padded_rows,
+    tokens_first,
+)
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,12 @@ class Call:
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
         output, lse = forward(self.plans[0], self._inputs(self.plans[0], self._padded_primals(primals)))
-        n, key_heads, group, t, d = primals.q.shape
-        by_group = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
-        return jnp.moveaxis(by_group, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
+        return heads_first(output, lse, primals.q)
 
     def gradients(self, primals: Primals, rows: Rows) -> Primals:
         """Return the gradients with respect to the differentiable inputs."""
         padded, pullback = jax.vjp(self._padded_primals, primals)
-        return pullback(self._gradients(padded, self._padded_rows(rows)))[0]
+        return pullback(self._gradients(padded, padded_rows(rows, self.lengths[0], self._width)))[0]
 
     @functools.cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -96,7 +96,7 @@ class Call:
         """The numbers of queries and of keys in a tile, forward and backward."""
         q = self.operands.q
         q_limit, k_limit = (padded_size(x.shape[-2]) for x in (q, self.operands.k))
-        forward_blocks, backward_blocks = tile_sizes(padded_size(q.shape[-1]) * q.dtype.itemsize, memory_limit())
+        forward_blocks, backward_blocks = tile_sizes(self._width * q.dtype.itemsize, memory_limit())
 
         def fit(blocks: tuple[int, int]) -> tuple[int, int]:
             limit = self.static.options.block or max(blocks)
@@ -112,11 +112,16 @@ class Call:
         q_length, k_length = self.operands.q.shape[-2], self.operands.k.shape[-2]
         return math.ceil(q_length / q_unit) * q_unit, math.ceil(k_length / k_unit) * k_unit
 
+    @property
+    def _width(self) -> int:
+        """The padded D."""
+        return padded_size(self.operands.q.shape[-1])
+
     @functools.cached_property
     def tokens(self) -> tuple[TokenRows, TokenRows]:
         """The tokens of queries and keys."""
         layout, in_order = self.static.layout, self.static.layout.in_order
-        rows = _computed(in_order, lambda: bias_rows(layout, self.operands, self.lengths, self.way.bias))
+        rows = computed(in_order, lambda: bias_rows(layout, self.operands, self.lengths, self.way.bias))
         sides = zip(self._mask_rows, rows, strict=True)
         q, k = (masks._replace(has_position=x.has_position, positions=x.positions) for masks, x in sides)
         if self.way.name == "slots":
@@ -136,9 +141,9 @@ class Call:
 
     @functools.cached_property
     def _mask_rows(self) -> tuple[TokenRows, TokenRows]:
-        """What masks read of the tokens."""
+        """The fields of the tokens that masks read."""
         options, layout, _ = self.static
-        return _computed(self._masks_known, lambda: mask_rows(options, layout, self.operands, self.lengths))
+        return computed(self._masks_known, lambda: mask_rows(options, layout, self.operands, self.lengths))
 
     @property
     def _masks_known(self) -> bool:
@@ -150,54 +155,35 @@ class Call:
         distance = self.operands.shared.distance_bias
         if distance is None or self.way.name != "diagonals" or not self.static.layout.in_order:
             return Ends(0, 0)
-        ends = ends_of_hook(distance, self._per_head, self._offsets())
+        offsets = offsets_of_diagonals(self.operands, self.lengths)
+        ends = ends_of_hook(distance, self.operands.per_head["distance_bias"], offsets)
         shortest = min(q_size + k_size - 1 for q_size, k_size in self._blocks)  # diagonals of the smallest tile
         return Ends(*(count if count >= shortest else 0 for count in ends))
-
-    @property
-    def _per_head(self) -> Params:
-        return self.operands.per_head.get("distance_bias", {})
-
-    def _offsets(self) -> Int[np.ndarray, " R"]:
-        """Return j - i of every diagonal, limited to those that padding alone does not have."""
-        offsets = np.arange(sum(self.lengths), dtype=np.int32) - (self.lengths[0] - 1)
-        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
-        return offsets.clip(1 - self.operands.q.shape[3], self.operands.k.shape[2] - 1)
 
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
         """Return the differentiable inputs as the kernels read them."""
         q_length, k_length = self.lengths
         numbers, diagonals = self._bias(primals)
         return PaddedPrimals(
-            q=tokens_first(primals.q, q_length),
-            k=tokens_first(primals.k[:, :, None], k_length),
-            v=tokens_first(primals.v[:, :, None], k_length),
+            q=tokens_first(primals.q, q_length, self._width),
+            k=tokens_first(primals.k[:, :, None], k_length, self._width),
+            v=tokens_first(primals.v[:, :, None], k_length, self._width),
             numbers=numbers,
             diagonals=diagonals,
             q_positions=self._positions(primals.q_positions, q_length),
             k_positions=self._positions(primals.k_positions, k_length),
-            key_bias=self._key_bias(primals.key_bias),
+            key_bias=padded_key_bias(primals.key_bias, k_length),
         )
-
-    def _key_bias(self, bias: Array | None) -> Array | None:
-        """Return the bias of the keys as `(N, H, S)`, padded."""
-        if bias is None:
-            return None
-        n, key_heads, group, s = bias.shape
-        return jnp.pad(bias.reshape(n, key_heads * group, s), ((0, 0), (0, 0), (0, self.lengths[1] - s)))
 
     def _bias(self, primals: Primals) -> tuple[tuple[Array, ...], Array | None]:
         """Return `numbers` and `diagonals` of `PaddedPrimals`: one of them, as the way says, or neither."""
         distance, bias = self.operands.shared.distance_bias, self.way.bias
-        key_heads, group = self.operands.q.shape[1:3]
         if distance is None:
             return (), None
-        heads = key_heads * group
-        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
-        for_each_head = lambda f: jax.vmap(lambda params: f({**primals.shared, **params}), axis_size=heads)(per_head)
+        for_each_head = functools.partial(of_each_head, self.operands, primals)
         if bias is not None:
             return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
-        relative = self._offsets() + self.shift
+        relative = offsets_of_diagonals(self.operands, self.lengths) + self.shift
         if self.way.name == "slots":
             relative = jnp.asarray(slot_distances(self._box))
         return (), for_each_head(lambda params: distance.func(params, relative).astype(jnp.float32))
@@ -221,14 +207,6 @@ class Call:
                 one of the "diagonals" of square tiles.
         """
         operands, (q_tokens, k_tokens) = self.operands, self.tokens
-
-        def visited_spans() -> Array | None:
-            visible = self._tiles(plan)
-            if visible is None:
-                return None
-            turned = {"queries": lambda: visible, "keys": visible.transposed, "diagonals": visible.diagonals}
-            return spans(turned[tiles_of]())
-
         dropout_words = None
         if operands.seed is not None:
             dropout_words = jnp.stack([*operands.seed, *(jnp.asarray(x, jnp.uint32) for x in operands.origin)])
@@ -245,16 +223,21 @@ class Call:
             diagonals=padded.diagonals,
             dropout_words=dropout_words,
             key_bias=padded.key_bias,
-            spans=_computed(self._masks_known, visited_spans),
+            spans=computed(self._masks_known, lambda: self._spans(plan, tiles_of)),
         )
 
-    def _tiles(self, plan: Plan) -> Tiles | None:
-        """Return the masks of the tiles of a plan; None = every pair is visible, and the bias may differ everywhere."""
+    def _spans(self, plan: Plan, tiles_of: str) -> Int[Array, "N I 6"] | None:
+        """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
         visible = tiles(self.static.options, *self._mask_rows, plan.blocks)
-        if self._ends == (0, 0):
-            return visible
-        visible = all_tiles(plan.counts) if visible is None else visible
-        return visible._replace(near=near_tiles(self._ends, plan.blocks, plan.counts))
+        if visible is None and (tiles_of == "diagonals" or plan.far):
+            visible = all_tiles(plan.counts)  # diagonals differ in length, and far tiles have loops of their own
+        if visible is None:
+            return None
+        if tiles_of == "diagonals":
+            return spans(visible.diagonals())
+        if plan.far:
+            visible = visible._replace(near=near_tiles(self._ends, plan.blocks, plan.counts))
+        return spans(visible.transposed() if tiles_of == "keys" else visible)
 
     def _diagonal_gradients(self, plan: Plan, padded: PaddedPrimals, rows: Rows) -> Float[Array, "H R"]:
         """Return the gradient of `diagonals`."""
@@ -267,13 +250,6 @@ class Call:
         line = on_line(plan, self._inputs(plan, padded), rows, lengths)
         padding = size * line.plan.counts[0] - plan.slots
         return diagonal_gradients(*line, Ends(0, 0))[:, padding : padding + 2 * plan.slots - 1]
-
-    def _padded_rows(self, rows: Rows) -> Rows:
-        """Return the rows for the backward pass as the kernels read them, `(N, T, H, D)` and `(N, H, T)`."""
-        n, key_heads, group, t, _ = rows.d_output.shape
-        pad = lambda x: jnp.pad(x.reshape(n, key_heads * group, t), ((0, 0), (0, 0), (0, self.lengths[0] - t)))
-        d_output, lse = tokens_first(rows.d_output, self.lengths[0]), pad(rows.lse * LOG2_E)
-        return Rows(d_output, lse, pad(rows.mean), pad(rows.d_lse))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""
@@ -298,8 +274,3 @@ class Call:
             k_positions=summed_positions(k_positions, padded.k_positions),
             key_bias=next(iter(d_key_bias), None),
         )
-
-
-def _computed(is_known: bool, function: Callable[[], Any]) -> Any:
-    """Return what a function of tokens returns, computed where the call is traced if they are known there."""
-    return computed_now(function) if is_known else function()

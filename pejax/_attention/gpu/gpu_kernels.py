@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from pejax._attention.gpu.gpu_math import LOG2_E, exp2
+from pejax._attention.gpu.gpu_math import exp2
 from pejax._attention.gpu.gpu_tile import (
     Inputs,
     Place,
@@ -30,6 +30,7 @@ from pejax._attention.gpu.shared_memory import STAGES
 from pejax._attention.gpu.triton_params import KernelParams
 from pejax._attention.kernels.block_masks import TokenRows
 from pejax._attention.kernels.kernel_call import Rows
+from pejax._attention.kernels.tokens_first import LOG2_E
 from pejax._ops.varying import shape_varying, varying_axes
 
 

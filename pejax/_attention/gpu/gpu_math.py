@@ -4,14 +4,10 @@ Pallas lowers `jnp.exp` to eight instructions, and does not contract a product a
 forward kernel without a bias issued came from these two.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
-
-LOG2_E = math.log2(math.e)
 
 
 def exp2(x: Float[Array, "*N"], inline: bool) -> Float[Array, "*N"]:

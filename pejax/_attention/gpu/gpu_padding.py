@@ -1,4 +1,4 @@
-"""Operands as the kernels on GPUs read them: tokens before heads, padded to whole tiles, whose sizes fit the GPU."""
+"""Operands as the kernels on GPUs read them, padded to whole tiles, and the sizes of tiles that fit a GPU."""
 
 from typing import NamedTuple
 
@@ -54,16 +54,6 @@ def summed_positions(gradients: tuple[Array, ...], positions: tuple[Array, ...])
     """Return gradients of positions `(N, T)` on each axis, summed over the batch where positions are `(1, T)`."""
     axes = zip(gradients, positions, strict=True)
     return tuple(d_x if d_x.shape == x.shape else jnp.sum(d_x, axis=0, keepdims=True) for d_x, x in axes)
-
-
-def tokens_first(x: Float[Array, "N K G T D"], length: int) -> Float[Array, "N P H E"]:
-    """Return one side of attention with tokens before heads, as callers have it, padded to P = `length` tokens.
-
-    XLA cancels this against the move of the heads before the tokens, so that neither is made.
-    """
-    n, key_heads, group, t, d = x.shape
-    x = jnp.moveaxis(x, 3, 1).reshape(n, t, key_heads * group, d)
-    return jnp.pad(x, ((0, 0), (0, length - t), (0, 0), (0, padded_size(d) - d)))
 
 
 def padded_size(size: int) -> int:

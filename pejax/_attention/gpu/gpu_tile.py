@@ -16,9 +16,10 @@ from jaxtyping import Array, Float, UInt32
 from pejax._attention.core.dropout import Dropout, keep_pairs
 from pejax._attention.core.masks import all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-from pejax._attention.gpu.gpu_math import LOG2_E, exp2, multiply_add
+from pejax._attention.gpu.gpu_math import exp2, multiply_add
 from pejax._attention.kernels.block_masks import Position, TokenRows
 from pejax._attention.kernels.elementwise import Elementwise
+from pejax._attention.kernels.tokens_first import LOG2_E
 from pejax._ops.relative import difference
 
 

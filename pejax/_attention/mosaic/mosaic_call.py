@@ -1,9 +1,8 @@
 """One call of the kernels on Mosaic GPU: operands in their layout and padded, and gradients without padding."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +24,19 @@ from pejax._attention.kernels.block_masks import (
 from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
 from pejax._attention.kernels.diagonals import derived_end
 from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.kernels.tokens_first import (
+    LOG2_E,
+    computed,
+    heads_first,
+    of_each_head,
+    offsets_of_diagonals,
+    padded_key_bias,
+    padded_rows,
+    tokens_first,
+)
 from pejax._attention.mosaic.mosaic_gradients import BLOCK, diagonal_gradients, key_gradients, query_gradients
 from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan, forward
-from pejax._attention.mosaic.mosaic_tile import LOG2E, bias_unit
-from pejax._ops.compile_time import computed_now
+from pejax._attention.mosaic.mosaic_tile import bias_unit
 
 HEAD_SIZES = (64, 128)
 """Channels of a head that kernels have; others are padded to them."""
@@ -72,14 +80,12 @@ class Call:
     def forward(self, primals: Primals) -> Outputs:
         """Return the output and the log-sum-exps."""
         output, lse = forward(self.plan, self._inputs(self._padded_primals(primals), "queries", (OWNED, FORWARD)))
-        n, key_heads, group, t, d = primals.q.shape
-        output = output[:, :t, :, :d].reshape(n, t, key_heads, group, d)
-        return jnp.moveaxis(output, 1, 3), lse[:, :, :t].reshape(n, key_heads, group, t)
+        return heads_first(output, lse, primals.q)
 
     def gradients(self, primals: Primals, rows: Rows) -> Primals:
         """Return the gradients with respect to the differentiable inputs."""
         padded, pullback = jax.vjp(self._padded_primals, primals)
-        return pullback(self._gradients(padded, self._padded_rows(rows)))[0]
+        return pullback(self._gradients(padded, padded_rows(rows, self.lengths[0], self._width)))[0]
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -103,46 +109,37 @@ class Call:
 
     @functools.cached_property
     def _masks(self) -> tuple[TokenRows, TokenRows]:
-        """What masks read of the tokens."""
-        return self._known(lambda: mask_rows(*self.static[:2], self.operands, self.lengths))
+        """The fields of the tokens that masks read."""
+        return computed(self._masks_known, lambda: mask_rows(*self.static[:2], self.operands, self.lengths))
 
-    def _known(self, function: Callable[[], Any]) -> Any:
-        """Return what a function makes of masks alone, as constants of the program where masks are known."""
-        return computed_now(function) if are_masks_known(*self.static[:2], self.operands) else function()
+    @property
+    def _masks_known(self) -> bool:
+        return are_masks_known(*self.static[:2], self.operands)
+
+    @property
+    def _width(self) -> int:
+        """The padded D."""
+        return head_size(self.operands.q.shape[-1])
 
     def _padded_primals(self, primals: Primals) -> PaddedPrimals:
-        """Return the differentiable inputs as the kernels read them: tokens before heads, as attention was called."""
-        n, key_heads, group, t, d = primals.q.shape
-        (q_length, k_length), width = self.lengths, head_size(d)
-        pad = lambda x, length: jnp.pad(x, ((0, 0), (0, length - x.shape[1]), (0, 0), (0, width - d)))
-        key_bias = primals.key_bias
-        if key_bias is not None:
-            key_bias = key_bias.reshape(n, key_heads * group, -1)
-            key_bias = jnp.pad(key_bias, ((0, 0), (0, 0), (0, k_length - key_bias.shape[-1])))
+        """Return the differentiable inputs as the kernels read them."""
+        q_length, k_length = self.lengths
         return PaddedPrimals(
-            q=pad(jnp.moveaxis(primals.q, 3, 1).reshape(n, t, key_heads * group, d), q_length),
-            k=pad(jnp.moveaxis(primals.k, 2, 1), k_length),
-            v=pad(jnp.moveaxis(primals.v, 2, 1), k_length),
+            q=tokens_first(primals.q, q_length, self._width),
+            k=tokens_first(primals.k[:, :, None], k_length, self._width),
+            v=tokens_first(primals.v[:, :, None], k_length, self._width),
             diagonals=self._diagonals(primals),
-            key_bias=key_bias,
+            key_bias=padded_key_bias(primals.key_bias, k_length),
         )
 
     def _diagonals(self, primals: Primals) -> Float[Array, "H R"] | None:
         """Return the bias by distance of every head."""
         if self.way.name == "none":
             return None
-        distance, (key_heads, group) = self.operands.shared.distance_bias, self.operands.q.shape[1:3]
-        heads = key_heads * group
-        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
-        relative = self._offsets() + self.shift
-        of_head = lambda params: distance.func({**primals.shared, **params}, relative).astype(jnp.float32)
-        return jax.vmap(of_head, axis_size=heads)(per_head)
-
-    def _offsets(self) -> Int[np.ndarray, " R"]:
-        """Return j - i of every diagonal, limited to those that padding alone does not have."""
-        offsets = np.arange(sum(self.lengths), dtype=np.int32) - (self.lengths[0] - 1)
-        # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
-        return offsets.clip(1 - self.operands.q.shape[3], self.operands.k.shape[2] - 1)
+        distance = self.operands.shared.distance_bias
+        relative = offsets_of_diagonals(self.operands, self.lengths) + self.shift
+        of_head = lambda params: distance.func(params, relative).astype(jnp.float32)
+        return of_each_head(self.operands, primals, of_head)
 
     def _inputs(self, padded: PaddedPrimals, owned: str, blocks: tuple[int, int]) -> Inputs:
         """Return the inputs of a kernel.
@@ -167,16 +164,15 @@ class Call:
             k_tokens=k_tokens,
             diagonals=diagonals,
             far=far,
-            key_bias=None if padded.key_bias is None else padded.key_bias * LOG2E,
+            key_bias=None if padded.key_bias is None else padded.key_bias * LOG2_E,
             q_words=q_words,
             k_words=k_words,
-            spans=self._known(functools.partial(self._spans, owned, blocks)),
+            spans=computed(self._masks_known, lambda: self._spans(owned, blocks)),
         )
 
     def _spans(self, owned: str, blocks: tuple[int, int]) -> Int[Array, "N I 6"] | None:
         """Return the spans of a kernel's loops; the arguments are those of `_inputs`."""
-        q_tokens, k_tokens = jax.tree.map(jnp.asarray, self._masks)
-        visible = tiles(self.static.options, q_tokens, k_tokens, blocks)
+        visible = tiles(self.static.options, *self._masks, blocks)
         counts = self.lengths[0] // blocks[0], self.lengths[1] // blocks[1]
         if visible is None and (owned == "diagonals" or self.plan.far):
             visible = all_tiles(counts)  # diagonals differ in length, and far tiles have loops of their own
@@ -216,17 +212,9 @@ class Call:
         distance = self.operands.shared.distance_bias
         if distance is None or not self.static.layout.in_order:
             return Ends(0, 0)
-        ends = ends_of_hook(distance, self.operands.per_head.get("distance_bias", {}), self._offsets())
+        offsets = offsets_of_diagonals(self.operands, self.lengths)
+        ends = ends_of_hook(distance, self.operands.per_head["distance_bias"], offsets)
         return Ends(*(count if count >= OWNED + BLOCK - 1 else 0 for count in ends))  # else no tile is far
-
-    def _padded_rows(self, rows: Rows) -> Rows:
-        """Return the rows for the backward pass as the kernels read them, with lse in base 2."""
-        n, key_heads, group, t, d = rows.d_output.shape
-        heads, extra = key_heads * group, self.lengths[0] - t
-        pad = lambda x: jnp.pad(x.reshape(n, heads, t), ((0, 0), (0, 0), (0, extra)))
-        d_output = jnp.moveaxis(rows.d_output, 3, 1).reshape(n, t, heads, d)
-        width = ((0, 0), (0, extra), (0, 0), (0, head_size(d) - d))
-        return Rows(jnp.pad(d_output, width), pad(rows.lse) * LOG2E, pad(rows.mean), pad(rows.d_lse))
 
     def _gradients(self, padded: PaddedPrimals, rows: Rows) -> PaddedPrimals:
         """Return the gradients of the padded inputs."""

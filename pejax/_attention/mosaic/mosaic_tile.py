@@ -8,7 +8,6 @@ Every array of a tile has the tile's shape, because registers do not broadcast b
 and keys as columns, or the other way round, if it is transposed.
 """
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,8 +17,7 @@ from jaxtyping import Array
 from pejax._attention.core.dropout import keep_words
 from pejax._attention.core.masks import Sides, all_of, keep_hidden, pair_masks
 from pejax._attention.core.options import Options
-
-LOG2E = math.log2(math.e)
+from pejax._attention.kernels.tokens_first import LOG2_E
 
 
 class Fields(NamedTuple):
@@ -86,7 +84,7 @@ class TileGradients(NamedTuple):
 
 def bias_unit(options: Options) -> float:
     """Return what a bias is multiplied by before kernels read it: log₂e, or 1 / cap where the cap comes next."""
-    return LOG2E if options.soft_cap is None else 1 / options.soft_cap
+    return LOG2_E if options.soft_cap is None else 1 / options.soft_cap
 
 
 def scores(options: Options, products: Array, fields: Fields) -> Scores:
@@ -100,8 +98,8 @@ def scores(options: Options, products: Array, fields: Fields) -> Scores:
     if fields.shift is not None:
         x, shift = (x, fields.shift) if may_fold else (x + fields.shift, None)
     if options.soft_cap is not None:
-        tanh = 1 - 2 / (1 + jnp.exp2(2 * LOG2E * x))  # GPUs have an instruction for tanh, but of 11 bits
-        x, cap_derivative = keep_hidden(options, x, options.soft_cap * LOG2E * tanh), 1 - tanh * tanh
+        tanh = 1 - 2 / (1 + jnp.exp2(2 * LOG2_E * x))  # GPUs have an instruction for tanh, but of 11 bits
+        x, cap_derivative = keep_hidden(options, x, options.soft_cap * LOG2_E * tanh), 1 - tanh * tanh
     if fields.key_bias is not None:
         x = x + fields.key_bias
     mask = all_of(pair_masks(options, fields.orders, fields.segments))
@@ -133,7 +131,7 @@ def ends_of_rows(row_max: Array, total: Array) -> tuple[Array, Array]:
     """Return what divides the sums of each row, and its log-sum-exp; a row that sees nothing has 1 and -inf."""
     sees_nothing = total == 0
     divisor = jnp.where(sees_nothing, 1.0, total)
-    return divisor, jnp.where(sees_nothing, -jnp.inf, (row_max + jnp.log2(divisor)) / LOG2E)
+    return divisor, jnp.where(sees_nothing, -jnp.inf, (row_max + jnp.log2(divisor)) / LOG2_E)
 
 
 def weights_of(tile: Scores, lse: Array) -> Array:
