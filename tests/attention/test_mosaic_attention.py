@@ -179,7 +179,7 @@ def test_tiles_together_are_attention_with_its_gradients(cap, scale):
         sides = lambda pair: (wide(pair[0]), wide(pair[1][:, part]))
         fields = tile.Fields(
             bias=bias[:, part] * tile.bias_unit(options), placed=placed[:, part],
-            key_bias=wide(key_bias[part]) * tile.LOG2E,
+            key_bias=wide(key_bias[part]) * tile.LOG2_E,
             orders=sides(orders), dropout_words=sides(words),
         )  # fmt: skip
         return tile.scores(options, q @ k[part].T, fields)
@@ -198,7 +198,7 @@ def test_tiles_together_are_attention_with_its_gradients(cap, scale):
         column = lambda x: jnp.broadcast_to(x[:, None], (t, size))
         parts = []
         for j in range(count):
-            weights = tile.weights_of(scores(j), column(lse * tile.LOG2E))
+            weights = tile.weights_of(scores(j), column(lse * tile.LOG2_E))
             d_weights = d_output @ v[j * size : (j + 1) * size].T
             parts.append(tile.tile_gradients(scores(j), weights, d_weights, column(mean)))
         weights, d_scores, d_bias, d_logits = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
@@ -257,7 +257,7 @@ def test_every_register_reads_the_number_of_its_distance(columns):
 @pytest.mark.parametrize(("begun", "consumers"), [(0, 1), slow(0, 2), (5, 2)])
 def test_every_block_is_visited_once_and_masked_where_it_must_be(first, full_start, full_end, end, begun, consumers):
     """By producer and consumers in the same order; consumers that take turns share the steps."""
-    from pejax._attention.mosaic.mosaic_kernels import visits
+    from pejax._attention.mosaic.mosaic_visits import visits
 
     descending = begun == 5
     near = full_start + (full_end - full_start) // 3, full_end - (full_end - full_start) // 3

@@ -6,11 +6,12 @@ from typing import Any
 import jax
 
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import Kernels, Way
+from pejax._attention.kernels.kernel_call import Kernels
+from pejax._attention.kernels.ways import Way
 
 
 def missing_backend() -> str | None:
-    """Return in words that JAX has no Triton backend in Pallas; None = it has."""
+    """Return the reason why there are no kernels, that Pallas has no Triton backend; None = there are."""
     try:
         importlib.import_module("jax.experimental.pallas.triton")
     except ImportError:

@@ -25,11 +25,11 @@ from pejax._attention.kernels.kernel_call import (
     Static,
     attend,
     gradients,
-    position_axes,
     primals_of,
     refuse,
     refuse_splitting,
 )
+from pejax._attention.kernels.ways import position_axes
 
 
 def fused_attention(

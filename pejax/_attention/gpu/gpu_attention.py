@@ -9,16 +9,8 @@ from pejax._attention.core.options import Options
 from pejax._attention.gpu.gpu_call import Call
 from pejax._attention.kernels import kernel_call
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import (
-    DIAGONALS,
-    SLOTS,
-    Kernels,
-    Static,
-    Way,
-    position_axes,
-    primals_of,
-    ways_to_bias,
-)
+from pejax._attention.kernels.kernel_call import Kernels, Static, primals_of
+from pejax._attention.kernels.ways import DIAGONALS, SLOTS, Way, position_axes, ways_to_bias
 
 
 def gpu_attention(
@@ -62,7 +54,7 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     """Return the ways to obtain the bias; lookups need integer positions, and on a grid known ones."""
     integers = jnp.issubdtype(operands.q_tokens.positions.dtype, jnp.integer)
     lookup = DIAGONALS if integers and position_axes(static.layout, operands) == 1 else ()
-    return ways_to_bias(static, operands, lookup=SLOTS if static.layout.box is not None else lookup)
+    return ways_to_bias(static.layout, operands, lookup=SLOTS if static.layout.box is not None else lookup)
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)

@@ -31,17 +31,17 @@ from pejax._attention.kernels.block_masks import (
 )
 from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
 from pejax._attention.kernels.diagonals import derived_end
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way, position_axes
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
 from pejax._attention.kernels.tokens_first import (
     computed,
     heads_first,
-    of_each_head,
     offsets_of_diagonals,
     padded_key_bias,
     padded_rows,
     tokens_first,
 )
+from pejax._attention.kernels.ways import Way, position_axes
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,12 @@ class Call:
         distance, bias = self.operands.shared.distance_bias, self.way.bias
         if distance is None:
             return (), None
-        for_each_head = functools.partial(of_each_head, self.operands, primals)
         if bias is not None:
-            return tuple(for_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
+            return tuple(primals.of_each_head(lambda params: [jnp.asarray(x) for x in bias.outside(params)])), None
         relative = offsets_of_diagonals(self.operands, self.lengths) + self.shift
         if self.way.name == "slots":
             relative = jnp.asarray(slot_distances(self._box))
-        return (), for_each_head(lambda params: distance.func(params, relative).astype(jnp.float32))
+        return (), primals.of_each_head(lambda params: distance.func(params, relative).astype(jnp.float32))
 
     def _positions(self, positions: Array | None, length: int) -> tuple[Array, ...]:
         """Return the float positions of one side, padded: one array `(N, T)` per axis."""

@@ -10,7 +10,7 @@ from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.constant_ends import Ends
 from pejax._attention.kernels.elementwise import Elementwise
-from pejax._attention.kernels.kernel_call import position_axes
+from pejax._attention.kernels.ways import position_axes
 from pejax._tokens.positions import TokenPositions
 
 Position: TypeAlias = tuple[Array, ...]
@@ -41,7 +41,7 @@ def are_masks_known(options: Options, layout: Layout, operands: Operands) -> boo
 def mask_rows(
     options: Options, layout: Layout, operands: Operands, sizes: tuple[int, int]
 ) -> tuple[TokenRows, TokenRows]:
-    """Return what masks read of the tokens of queries and keys, padded to `sizes` by tokens of segment 0.
+    """Return the fields of queries and keys that masks read, padded to `sizes` by tokens of segment 0.
 
     Args:
         options: settings of the attention, which determine whether the order is needed.
@@ -70,7 +70,7 @@ def mask_rows(
 def bias_rows(
     layout: Layout, operands: Operands, sizes: tuple[int, int], bias: Elementwise | None
 ) -> tuple[TokenRows, TokenRows]:
-    """Return what a bias reads of the tokens of queries and keys, padded to `sizes` by their last token.
+    """Return the fields of queries and keys that a bias reads, padded to `sizes` by their last token.
 
     Args:
         layout: which fields of the tokens are batched.

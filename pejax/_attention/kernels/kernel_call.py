@@ -1,19 +1,4 @@
-"""One call of hand-written kernels on any device: refusals, the ways of the bias into a tile, and gradients.
-
-A bias `distance(p_j - p_i)` gets into a tile in one of three ways:
-
-    tile        an elementwise bias is computed inside the kernel, tile by tile, for any positions on any axes.
-    diagonals   any other bias, such as a table, is evaluated once per distance, O(T + S) numbers per head, and every
-                tile is cut from these. This requires `p_j - p_i = j - i + shift` for every two tokens of one segment
-                that have a position: a sequence, packed sequences, queries that follow cached keys.
-    slots       so is a bias on a grid, whose vector has a number for each difference of two positions (`slots`). This
-                requires positions that are known where the call is traced.
-
-A `bias` hook of pairs is run in every tile, by kernels that can (`pairs`).
-
-Whether the positions allow diagonals may be known only at run time. If they do not, the same program computes the bias
-in every tile, or attends without kernels.
-"""
+"""One call of hand-written kernels on any device: refusals, the choice of a way to the bias, and gradients."""
 
 import functools
 from collections.abc import Callable
@@ -29,7 +14,7 @@ from pejax._attention.core.consecutive import common_shift
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
-from pejax._attention.kernels.elementwise import Elementwise, cut
+from pejax._attention.kernels.ways import Way
 from pejax._calls.hook_calls import hook_name
 from pejax._ops.remat import name_for_remat
 from pejax._record.encoding import Params
@@ -61,18 +46,11 @@ class Primals(NamedTuple):
     k_positions: Array | None
     key_bias: Float[Array, "N K G S"] | None
 
-
-class Way(NamedTuple):
-    """How the call obtains its bias; `bias` is set for "tile", and `pairs` for "pairs", as the device needs it.
-
-    "none": there is no bias; "tile": computed in each tile; "diagonals": looked up by distance; "slots": looked up by
-    the difference of slots; "pairs": hooks of pairs run in each tile; "blockwise": the call runs `Kernels.blockwise` in
-    place of kernels.
-    """
-
-    name: str
-    bias: Elementwise | None = None
-    pairs: Any = None
+    def of_each_head(self, function: Callable[[Params], Any]) -> Any:
+        """Return the result of a function of the parameters of one head for all heads, `(H, ...)`."""
+        heads = self.q.shape[1] * self.q.shape[2]
+        per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), self.per_head)
+        return jax.vmap(lambda params: function({**self.shared, **params}), axis_size=heads)(per_head)
 
 
 class Rows(NamedTuple):
@@ -183,50 +161,6 @@ def _choose(kernels: Kernels, static: Static, operands: Operands, run_way: Calla
         return run_way(ways[0], jnp.int32(0))
     shift, exists = common_shift(static.layout, operands)
     return lax.cond(exists, *(functools.partial(run_way, way) for way in ways), shift)
-
-
-DIAGONALS, SLOTS = (Way("diagonals"), Way("blockwise")), (Way("slots"),)
-
-
-def ways_to_bias(
-    static: Static, operands: Operands, *, lookup: tuple[Way, ...], most_numbers: int | None = None
-) -> tuple[Way, ...]:
-    """Return the ways in which kernels can obtain the bias, for `Kernels.ways`.
-
-    Args:
-        static: its layout says how many axes positions have.
-        operands: hold the distance_bias hook, its parameters and the positions.
-        lookup: ways in which the kernels can look up a bias of these operands: `DIAGONALS`, `SLOTS` or none.
-        most_numbers: how many numbers derived from parameters a tile can read; None = any number.
-
-    Raises:
-        NotImplementedError: there is no way.
-    """
-    distance = operands.shared.distance_bias
-    if distance is None:
-        return (Way("none"),)
-    dtype = operands.q_tokens.positions.dtype
-    dtype = jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else dtype
-    per_head = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), operands.per_head["distance_bias"])
-    # Shapes alone, so that in `shard_map` all parameters are of one kind, varying over its axes or not.
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), {**distance.args[0], **per_head})
-    try:
-        bias = cut(distance.func, params, position_axes(static.layout, operands), dtype)
-        if most_numbers is not None and len(jax.eval_shape(bias.outside, params)) > most_numbers:
-            raise NotImplementedError(f"the bias must read at most {most_numbers} numbers")
-    except NotImplementedError:
-        if not lookup:
-            raise
-        return lookup
-    if bias.cheap or not lookup:
-        return (Way("tile", bias),)
-    return lookup if lookup == SLOTS else (lookup[0], Way("tile", bias))
-
-
-def position_axes(layout: Layout, operands: Operands) -> int:
-    """Return A, the number of position axes."""
-    positions = operands.q_tokens.positions
-    return positions.shape[-1] if positions.ndim == (2 if layout.q_axes.positions is None else 3) else 1
 
 
 def primals_of(operands: Operands) -> Primals:

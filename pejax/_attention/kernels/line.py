@@ -14,7 +14,10 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Int, UInt32
 
 from pejax._attention.core.operands import Layout, Operands
+from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels.kernel_call import Kernels, Static, primals_of
 from pejax._attention.kernels.slots import Box, slot_count, slot_distances, slots_of
+from pejax._attention.kernels.ways import DIAGONALS, SLOTS, Way
 from pejax._record.encoding import Params
 from pejax._tokens.positions import TokenPositions
 
@@ -32,16 +35,33 @@ class _DistanceOfSlots:
         return self.distance(params, distances[(relative + middle).clip(0, 2 * middle)])
 
 
-def attend_on_line(
-    layout: Layout, operands: Operands, attend: Callable[[Layout, Operands], tuple[Array, Array]]
-) -> tuple[Array, Array]:
-    """Return the output and the log-sum-exps of attention on a grid, from attention along its line.
+def attention(kernels: Kernels, static: Static, operands: Operands) -> tuple[Array, Array]:
+    """Return the output and the log-sum-exps by kernels; along the line of its slots if that is the way to the bias.
 
     Args:
-        layout: layout of the operands; its `box` is known.
-        operands: operands whose bias comes from `distance_bias`.
-        attend: attention whose positions count the slots, and whose other tokens have no position or are padding. For
-            dropout, its `Origin` has a number for every query and key, which added to its place tells where it was.
+        kernels: the kernels of a device, which cut a bias from diagonals.
+        static: its layout has the `box` of known positions.
+        operands: operands that the kernels take.
+    """
+    if static.layout.box is None or kernels.ways(static, operands) != SLOTS:
+        return kernel_call.attention(kernels, static, primals_of(operands), operands)
+    line, q_slots = _on_line(static.layout, operands)
+    static = static._replace(layout=static.layout._replace(box=None, in_order=False, by_place=False))
+    along_line = kernels._replace(ways=_diagonals)
+    output, lse = kernel_call.attention(along_line, static, primals_of(line), line)
+    return jnp.take(output, q_slots, axis=3), jnp.take(lse, q_slots, axis=3)
+
+
+def _diagonals(static: Static, operands: Operands) -> tuple[Way, ...]:
+    """Return the way to the bias of a line, which is known to allow diagonals."""
+    del static, operands
+    return DIAGONALS[:1]
+
+
+def _on_line(layout: Layout, operands: Operands) -> tuple[Operands, Int[Array, " T"]]:
+    """Return the operands of the line, and the place of every query on it.
+
+    For dropout, their `Origin` has a number for every query and key, which added to its place tells where it was.
     """
     box = layout.box or ()
     (q_slots, q_places), (_, k_places) = (
@@ -61,8 +81,7 @@ def attend_on_line(
             query=operands.origin.query + _places_left(q_places), key=operands.origin.key + _places_left(k_places)
         ),
     )
-    output, lse = attend(layout._replace(box=None, in_order=False, by_place=False), line)
-    return jnp.take(output, q_slots, axis=3), jnp.take(lse, q_slots, axis=3)
+    return line, q_slots
 
 
 def _moved(box: Box, tokens: TokenPositions, unplaced: int) -> tuple[Int[Array, " T"], Int[Array, " L"]]:

@@ -6,15 +6,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows
+from pejax._attention.kernels.kernel_call import Outputs, Rows
 from pejax._ops.compile_time import computed_now
-from pejax._record.encoding import Params
 
 LOG2_E = float(np.log2(np.e))
 
@@ -56,13 +54,6 @@ def offsets_of_diagonals(operands: Operands, lengths: tuple[int, int]) -> Int[np
     offsets = np.arange(sum(lengths), dtype=np.int32) - (lengths[0] - 1)
     # The hook is not asked for distances that only padding has: it may have none for them, as a table has none.
     return offsets.clip(1 - operands.q.shape[3], operands.k.shape[2] - 1)
-
-
-def of_each_head(operands: Operands, primals: Primals, function: Callable[[Params], Any]) -> Any:
-    """Return the result of a function of the parameters of one head for all heads, `(H, ...)`."""
-    heads = operands.q.shape[1] * operands.q.shape[2]
-    per_head = jax.tree.map(lambda x: x.reshape(heads, *x.shape[2:]), primals.per_head)
-    return jax.vmap(lambda params: function({**primals.shared, **params}), axis_size=heads)(per_head)
 
 
 def computed(is_known: bool, function: Callable[[], Any]) -> Any:

@@ -8,10 +8,10 @@ from jaxtyping import Array
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels import kernel_call, line
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import DIAGONALS, SLOTS, Kernels, Static, Way, position_axes, primals_of
-from pejax._attention.kernels.line import attend_on_line
+from pejax._attention.kernels.kernel_call import Kernels, Static
+from pejax._attention.kernels.ways import DIAGONALS, SLOTS, Way, position_axes
 from pejax._attention.mosaic.mosaic_call import HEAD_SIZES, Call
 from pejax._attention.mosaic.mosaic_memory import CONSUMERS
 
@@ -50,16 +50,10 @@ def mosaic_attention(
 
 
 def traced_attention(options: Options, layout: Layout, operands: Operands, *, interpret: bool) -> tuple[Array, Array]:
-    """Return what `mosaic_attention` does, on any device as long as it is only traced."""
+    """Return the same attention, on any device as long as it is only traced."""
     static = Static(options, layout, interpret)
     refuse(static, operands)
-    if _ways(static, operands) != SLOTS:
-        return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
-
-    def along_line(layout: Layout, operands: Operands) -> tuple[Array, Array]:
-        return kernel_call.attention(LINE, static._replace(layout=layout), primals_of(operands), operands)
-
-    return attend_on_line(layout, operands, along_line)
+    return line.attention(KERNELS, static, operands)
 
 
 def refuse(static: Static, operands: Operands) -> None:
@@ -112,5 +106,3 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
-LINE = Kernels(lambda static, operands: DIAGONALS[:1], Call, blockwise_call)
-"""The same for tokens on the line of their slots, which is known to allow diagonals."""

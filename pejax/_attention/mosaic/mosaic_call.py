@@ -23,19 +23,21 @@ from pejax._attention.kernels.block_masks import (
 )
 from pejax._attention.kernels.constant_ends import Ends, ends_of_hook
 from pejax._attention.kernels.diagonals import derived_end
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static
 from pejax._attention.kernels.tokens_first import (
     LOG2_E,
     computed,
     heads_first,
-    of_each_head,
     offsets_of_diagonals,
     padded_key_bias,
     padded_rows,
     tokens_first,
 )
-from pejax._attention.mosaic.mosaic_gradients import BLOCK, diagonal_gradients, key_gradients, query_gradients
-from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan, forward
+from pejax._attention.kernels.ways import Way
+from pejax._attention.mosaic.mosaic_diagonals import diagonal_gradients
+from pejax._attention.mosaic.mosaic_forward import forward
+from pejax._attention.mosaic.mosaic_gradients import BLOCK, key_gradients, query_gradients
+from pejax._attention.mosaic.mosaic_kernels import FORWARD, OWNED, Inputs, Plan
 from pejax._attention.mosaic.mosaic_tile import bias_unit
 
 HEAD_SIZES = (64, 128)
@@ -139,7 +141,7 @@ class Call:
         distance = self.operands.shared.distance_bias
         relative = offsets_of_diagonals(self.operands, self.lengths) + self.shift
         of_head = lambda params: distance.func(params, relative).astype(jnp.float32)
-        return of_each_head(self.operands, primals, of_head)
+        return primals.of_each_head(of_head)
 
     def _inputs(self, padded: PaddedPrimals, owned: str, blocks: tuple[int, int]) -> Inputs:
         """Return the inputs of a kernel.

@@ -105,7 +105,7 @@ class Ring(NamedTuple):
 
 
 def ring(stages: int, *blocks: Any, consumers: int = CONSUMERS) -> Ring:
-    """Return what a kernel allocates for a ring of `stages` buffers, each of these blocks of shared memory."""
+    """Return the allocation of a ring of `stages` buffers, each of these blocks of shared memory."""
     buffers = tuple(swizzled((stages, *x.shape), x.dtype) for x in blocks)
     ready = plgpu.Barrier(num_arrivals=len(blocks), num_barriers=stages)
     return Ring(ready, plgpu.Barrier(num_arrivals=consumers, num_barriers=stages), buffers)

@@ -83,7 +83,7 @@ class TileGradients(NamedTuple):
 
 
 def bias_unit(options: Options) -> float:
-    """Return what a bias is multiplied by before kernels read it: log₂e, or 1 / cap where the cap comes next."""
+    """Return the factor of a bias that kernels read: log₂e, or 1 / cap where the cap comes next."""
     return LOG2_E if options.soft_cap is None else 1 / options.soft_cap
 
 
@@ -128,7 +128,7 @@ def softmax_step(tile: Scores, row_max: Array, total: Array) -> tuple[Array, Arr
 
 
 def ends_of_rows(row_max: Array, total: Array) -> tuple[Array, Array]:
-    """Return what divides the sums of each row, and its log-sum-exp; a row that sees nothing has 1 and -inf."""
+    """Return the divisor of each row's sums, and its log-sum-exp: 1 and -inf where the row sees nothing."""
     sees_nothing = total == 0
     divisor = jnp.where(sees_nothing, 1.0, total)
     return divisor, jnp.where(sees_nothing, -jnp.inf, (row_max + jnp.log2(divisor)) / LOG2_E)

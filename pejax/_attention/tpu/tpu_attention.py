@@ -10,23 +10,12 @@ from jaxtyping import Array
 
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
-from pejax._attention.kernels import kernel_call
+from pejax._attention.kernels import kernel_call, line
 from pejax._attention.kernels.fallback import blockwise_call
-from pejax._attention.kernels.kernel_call import (
-    DIAGONALS,
-    SLOTS,
-    WAY_OUT,
-    Kernels,
-    Static,
-    Way,
-    of_pairs,
-    position_axes,
-    primals_of,
-    ways_to_bias,
-)
-from pejax._attention.kernels.line import attend_on_line
+from pejax._attention.kernels.kernel_call import WAY_OUT, Kernels, Static, of_pairs
 from pejax._attention.kernels.pairs import Pairs, prepare_pairs, prepare_values
 from pejax._attention.kernels.slots import slot_count
+from pejax._attention.kernels.ways import DIAGONALS, SLOTS, Way, position_axes, ways_to_bias
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_call import Call
 from pejax._attention.tpu.tpu_pairs import TilePairs
@@ -60,13 +49,7 @@ def tpu_attention(
     """
     static = Static(options._replace(block=options.block or BLOCK), layout, interpret)
     _refuse(static, operands)
-    if of_pairs(operands) or _ways(static, operands)[0].name != "slots":
-        return kernel_call.attention(KERNELS, static, primals_of(operands), operands)
-
-    def along_line(layout: Layout, operands: Operands) -> tuple[Array, Array]:
-        return kernel_call.attention(LINE, static._replace(layout=layout), primals_of(operands), operands)
-
-    return attend_on_line(layout, operands, along_line)
+    return line.attention(KERNELS, static, operands)
 
 
 def _refuse(static: Static, operands: Operands) -> None:
@@ -94,7 +77,7 @@ def _ways(static: Static, operands: Operands) -> tuple[Way, ...]:
     fits = operands.q.shape[3] + operands.k.shape[2] <= LONGEST_LINE
     try:
         lookup = DIAGONALS if fits and axes == 1 else ()
-        return ways_to_bias(static, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
+        return ways_to_bias(static.layout, operands, lookup=lookup, most_numbers=tpu_tile.LANES)
     except NotImplementedError:
         if axes == 1 or box is None or 2 * slot_count(box) + sum(static.layout.unplaced) > LONGEST_LINE:
             raise
@@ -124,5 +107,3 @@ def tile_pairs(layout: Layout, operands: Operands) -> TilePairs:
 
 
 KERNELS = Kernels(_ways, Call, blockwise_call)
-LINE = Kernels(lambda static, operands: DIAGONALS[:1], Call, blockwise_call)
-"""The same for tokens on the line of their slots, which is known to allow diagonals."""

@@ -6,7 +6,7 @@ which see nothing and are not seen.
 
 import functools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,14 +14,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from pejax._attention.core.operands import Operands
-from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static, Way
+from pejax._attention.kernels.kernel_call import Outputs, Primals, Rows, Static
 from pejax._attention.kernels.pairs import Pairs
+from pejax._attention.kernels.ways import Way
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_block_masks import dropout_words, fields_of, spans_of
 from pejax._attention.tpu.tpu_kernels import forward, key_gradients, query_gradients
 from pejax._attention.tpu.tpu_tile import Plan, diagonal_of
 from pejax._calls.hook_calls import check_returned
-from pejax._record.encoding import Params
 
 
 class Call:
@@ -91,7 +91,7 @@ class Call:
         distance = self._operands.shared.distance_bias
         if distance is None:
             return {}
-        each, hook = functools.partial(self._each, primals), self._hook
+        each, hook = primals.of_each_head, self._hook
         if hook is None:
             return {"diagonals": each(lambda params: self._diagonals(distance.func(params, self._relative())))}
         numbers = lambda params: [x.astype(jnp.float32) for x in hook.outside(params)]
@@ -99,16 +99,6 @@ class Call:
         if not jax.eval_shape(numbers, {**primals.shared, **head_params}):
             return {}
         return {"numbers": each(lambda params: jnp.stack(numbers(params)))}
-
-    def _each(self, primals: Primals, evaluate: Callable[[Params], Any]) -> Any:
-        """Return what a function of the parameters of one head gives for all of them, `(H, ...)`."""
-        groups, heads = primals.q.shape[1:3]
-        if not jax.tree.leaves(primals.per_head):
-            repeat = lambda array: jnp.broadcast_to(array, (groups * heads, *array.shape))
-            return jax.tree.map(repeat, evaluate(primals.shared))
-        head = lambda head_params: evaluate({**primals.shared, **head_params})
-        arrays = jax.vmap(jax.vmap(head))(primals.per_head)
-        return jax.tree.map(lambda x: x.reshape(groups * heads, *x.shape[2:]), arrays)
 
     def _numbers_of_pairs(self, primals: Primals) -> dict[str, tuple[list[Array], Collection[int]]]:
         """Return the numbers of the hooks, of all heads, and which are learned, by the prefix of their names."""
@@ -119,7 +109,7 @@ class Call:
         ):  # fmt: skip
             if hook is not None:
                 own = primals._replace(shared=primals.shared[name], per_head=primals.per_head[name])
-                arrays = self._each(own, lambda params, hook=hook: [jnp.asarray(x) for x in hook.outside(params)])
+                arrays = own.of_each_head(lambda params, hook=hook: [jnp.asarray(x) for x in hook.outside(params)])
                 numbers[prefix] = arrays, hook.learned
         return numbers
 
