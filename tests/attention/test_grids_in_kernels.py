@@ -7,6 +7,11 @@ import pytest
 
 from pejax import Dims, TokenPositions, adapt, attention_hooks, dot_product_attention, init_params, make_encoding
 from tests.support.cases import slow
+from tests.support.small_tiles import many_tiles
+
+__all__ = ["many_tiles"]
+
+pytestmark = pytest.mark.usefixtures("many_tiles")
 
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
 H, K, D = 4, 2, 8

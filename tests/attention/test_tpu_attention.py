@@ -33,6 +33,11 @@ from pejax._attention.tpu.tpu_block_masks import spans_of
 from pejax._attention.tpu.tpu_tile import Plan, diagonal_gradient, tile_bias
 from pejax._attention.xla import blockwise
 from tests.support.cases import mostly_slow
+from tests.support.small_tiles import many_tiles
+
+__all__ = ["many_tiles"]
+
+pytestmark = pytest.mark.usefixtures("many_tiles")
 
 D = 4
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
@@ -40,9 +45,7 @@ QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into co
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Let short sequences have many tiles."""
-    monkeypatch.setattr(tpu, "BLOCK", 16)
-    monkeypatch.setattr(tpu_tile, "LANES", 8)
+    """Let short sequences have many tiles, also where they run by XLA."""
     monkeypatch.setattr(blockwise, "BLOCK", 8)
 
 

@@ -1,9 +1,8 @@
 """Biases of pairs in the TPU's kernels, in Pallas's interpreter: against the reference in value and every gradient."""
 
-import contextlib
 import functools
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,29 +26,17 @@ from pejax import (
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.kernels.pairs import prepare_pairs
 from pejax._attention.kernels.programs import OPERATIONS
-from pejax._attention.tpu import tpu_attention as tpu
 from pejax._attention.tpu import tpu_tile as tpu_tile
 from pejax._attention.tpu.tpu_pairs import form_shape, run
 from tests.support import pair_hooks
+from tests.support.small_tiles import many_tiles, small_tiles
+
+__all__ = ["many_tiles"]
+
+pytestmark = pytest.mark.usefixtures("many_tiles")
 
 D = 8
 QUICK = {"xla_backend_optimization_level": "0"}  # most of the time goes into compiling
-
-
-@contextlib.contextmanager
-def small_tiles() -> Iterator[None]:
-    """Let short sequences have many tiles."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tpu, "BLOCK", 16)
-        patch.setattr(tpu_tile, "LANES", 8)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def tiles():
-    """Have small tiles in every test."""
-    with small_tiles():
-        yield
 
 
 class Case(NamedTuple):
