@@ -114,30 +114,30 @@ def ahead(settings: Settings) -> list[Case]:
     """Return the cases that compile what can be compiled without the GPU, the most wanted first."""
     tuned = (settings.out / AUTOTUNED).exists()
     ways = [(column, way) for column in columns(settings.rehearse, bool(settings.before)) for way in column.ways]
-    made = [(column, way) for column, way in ways if not is_torch(way) and (tuned or not compiles_here(way))]
+    compiled = [(column, way) for column, way in ways if not is_torch(way) and (tuned or not compiles_here(way))]
     memory = [
         case._replace(arguments={**case.arguments, "only_compile": True}) for case in memory_cases(settings.rehearse)
     ]
-    return [column.case(way, only_compile=True) for column, way in made] + memory
+    return [column.case(way, only_compile=True) for column, way in compiled] + memory
 
 
 def run(run: Run, until: float) -> None:
     """Compile side by side, then time column by column; first what needs no compiling, where programs are given."""
-    found = columns(run.settings.rehearse, bool(run.settings.before))
-    for column in found if run.settings.programs else []:
+    due_columns = columns(run.settings.rehearse, bool(run.settings.before))
+    for column in due_columns if run.settings.programs else []:
         time_column(run, column, until, [way for way in column.ways if not compiles_here(way)])
-    ahead = [column.case(way, only_compile=True) for column in found for way in column.ways]
-    ahead.sort(key=lambda case: -seconds_to_compile(case))
+    compilations = [column.case(way, only_compile=True) for column in due_columns for way in column.ways]
+    compilations.sort(key=lambda case: -seconds_to_compile(case))
     soon = min(until, time.monotonic() + COMPILING * (until - time.monotonic()))
 
     def done(case: Case, answer: dict[str, Any]) -> None:
         if answer["outcome"] != "made":
             tell(run, case, answer)
 
-    due = run.due(ahead + memory_cases(run.settings.rehearse))
+    due = run.due(compilations + memory_cases(run.settings.rehearse))
     skipped = run.pool.run(due, soon, done)
     run.left.extend(case for case in skipped if "memory" in case.task)
-    for column in found:
+    for column in due_columns:
         time_column(run, column, until)
 
 
@@ -161,10 +161,10 @@ def time_column(run: Run, column: Column, until: float, ways: Sequence[str] | No
         run.left.extend(cases.values())
         return
     workers = {way: run.pool.worker_of(number) for number, way in enumerate(cases)}
-    made = run.pool.together([((case.task, case.arguments), case.limit) for case in cases.values()])
+    answers = run.pool.together([((case.task, case.arguments), case.limit) for case in cases.values()])
     samples: dict[str, list[float]] = {}
     asked: dict[str, Any] = {}
-    for way, answer in zip(cases, made, strict=True):
+    for way, answer in zip(cases, answers, strict=True):
         assert answer is not None  # without an end of the time, every task is asked
         if answer["outcome"] == "made":
             samples[way], asked[way] = [], {"programs": answer.get("programs", {})}
@@ -185,8 +185,8 @@ def time_column(run: Run, column: Column, until: float, ways: Sequence[str] | No
         if len(each) < min(rounds, 3):
             run.left.append(cases[way])
         else:
-            told = {"outcome": "measured", "seconds": each, "message": duration(statistics.median(each))}
-            tell(run, cases[way], told | asked[way])
+            outcome = {"outcome": "measured", "seconds": each, "message": duration(statistics.median(each))}
+            tell(run, cases[way], outcome | asked[way])
     for way in samples:  # the others' processes have ended
         workers[way].ask(TASK.format("forget"), {"way": way}, 30.0)
 
@@ -218,9 +218,9 @@ def seconds_to_compile(case: Case) -> float:
 def expected(settings: Settings, jobs: int) -> tuple[float, str]:
     """Return the seconds that the stage takes on an H200, and how they are known."""
     del settings, jobs
-    found = columns(False)
-    ways = sum(len(column.ways) for column in found)
-    how = f"{ways} ways in {len(found)} columns of {ROUNDS} rounds, compiled before"
+    measured_columns = columns(False)
+    ways = sum(len(column.ways) for column in measured_columns)
+    how = f"{ways} ways in {len(measured_columns)} columns of {ROUNDS} rounds, compiled before"
     return WARM, f"{how}; a first call, which compiles, timed 26 of them in {COLD:.0f} s"
 
 

@@ -48,7 +48,7 @@ compilation."""
 def cases(rehearse: bool) -> list[Case]:
     """Return the cases, the longest first; a rehearsal interprets each kind once, and other implementations once."""
     task = "benchmarks.hardware.{}".format
-    found = [
+    proofs = [
         Case(
             "prove",
             f"ten steps of train.{model}",
@@ -59,9 +59,9 @@ def cases(rehearse: bool) -> list[Case]:
         )
         for model in ("vit", "lm")
     ]
-    found.append(Case("prove", "phases at 2^24", task("laws_proof:phases"), {"toy": rehearse}))
+    proofs.append(Case("prove", "phases at 2^24", task("laws_proof:phases"), {"toy": rehearse}))
     laws = LAWS[:1] if rehearse else LAWS
-    found += [Case("prove", f"laws of {spec}", task("laws_proof:laws"), {"spec": spec}, 60, 5) for spec in laws]
+    proofs += [Case("prove", f"laws of {spec}", task("laws_proof:laws"), {"spec": spec}, 60, 5) for spec in laws]
     for implementation, precisions in PRECISIONS.items():
         for precision in precisions:
             for kind in KINDS:
@@ -69,8 +69,8 @@ def cases(rehearse: bool) -> list[Case]:
                     continue
                 chosen = {"kind": kind, "implementation": implementation, "precision": precision, "toy": rehearse}
                 name, took = f"{kind} | {implementation} | {precision}", EXPECTED[implementation][precision]
-                found.append(Case("prove", name, task("attention_proof:prove"), chosen, 90, took))
-    return found
+                proofs.append(Case("prove", name, task("attention_proof:prove"), chosen, 90, took))
+    return proofs
 
 
 def rehearsed(kind: str, implementation: str, precision: str) -> bool:
@@ -80,8 +80,8 @@ def rehearsed(kind: str, implementation: str, precision: str) -> bool:
 
 def run(run: Run, until: float) -> None:
     """Do the cases that are due: the longest first, or, where what they need is compiled, the most wanted."""
-    found = cases(run.settings.rehearse)
-    run.do(sorted(found, key=worth) if run.settings.programs else found, until)
+    proofs = cases(run.settings.rehearse)
+    run.do(sorted(proofs, key=worth) if run.settings.programs else proofs, until)
 
 
 def worth(case: Case) -> int:
@@ -101,9 +101,9 @@ def ahead(settings: Settings) -> list[Case]:
 
 def expected(settings: Settings, jobs: int) -> tuple[float, str]:
     """Return the seconds that the stage takes on an H200, and how they are known."""
-    found = cases(False)
-    work = sum(case.expected for case in found)
-    how = f"{len(found)} cases of 1 to 22 s, mostly compilation, and two of 83 s: {work:.0f} s in {jobs} processes"
+    proofs = cases(False)
+    work = sum(case.expected for case in proofs)
+    how = f"{len(proofs)} cases of 1 to 22 s, mostly compilation, and two of 83 s: {work:.0f} s in {jobs} processes"
     return STARTS + work / jobs, f"{how} that start in {STARTS:.0f} s"
 
 
@@ -112,9 +112,9 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
     if not lines:
         return ""
     names = list(PRECISIONS)
-    own = lambda kind, name: cell([lines.get(f"{kind} | {name} | {precision}") for precision in PRECISIONS[name]])
-    rows = [f"| {kind} | {' | '.join(own(kind, name) for name in names)} |" for kind in KINDS]
-    told = [
+    cell_of = lambda kind, name: cell([lines.get(f"{kind} | {name} | {precision}") for precision in PRECISIONS[name]])
+    rows = [f"| {kind} | {' | '.join(cell_of(kind, name) for name in names)} |" for kind in KINDS]
+    notes = [
         f"- {name}: {line['outcome']}, {line.get('message', '')}" for name, line in lines.items() if " | " not in name
     ]
     refused = sum(line["outcome"] == "refused" for line in lines.values())
@@ -122,7 +122,7 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
     head = f"## Proofs: {proved} hold, {refused} refusals, {sum(x['outcome'] in BAD for x in lines.values())} failed"
     about = 'Largest error over what is allowed: 1e-5 float32 at "highest", 2e-3 at the default, 2e-2 bfloat16.'
     columns = [f"| kind | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    return "\n".join([head, "", about, "", *columns, *rows, "", *told])
+    return "\n".join([head, "", about, "", *columns, *rows, "", *notes])
 
 
 def cell(lines: Sequence[dict[str, Any] | None]) -> str:

@@ -140,8 +140,8 @@ def deadline(stage: str, settings: Settings, begun: float, now: float) -> float:
     if not settings.minutes:
         return math.inf
     end = begun + 60 * settings.minutes - RESERVE
-    whole = sum(SECONDS.get(name, 0.0) for name in {*settings.stages, *SHARED})
-    share = SECONDS.get(stage, 0.0) / whole * 60 * settings.minutes
+    seconds = sum(SECONDS.get(name, 0.0) for name in {*settings.stages, *SHARED})
+    share = SECONDS.get(stage, 0.0) / seconds * 60 * settings.minutes
     if settings.turns != settings.stages and stage == "prove":
         return min(end, begun + SOON) if now < begun + SOON else end
     if stage != settings.turns[-1] and stage == settings.stages[-1]:
@@ -171,7 +171,7 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "", t
         stage: the stage.
         tuned: file that gets what XLA chooses when it tunes.
     """
-    own = {
+    variables = {
         "JAX_COMPILATION_CACHE_DIR": settings.programs or str((scratch / "programs").absolute()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -187,12 +187,12 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "", t
         flags += [f"--xla_gpu_dump_autotune_results_to={tuned}"]
         before = settings.out / AUTOTUNED
         flags += [f"--xla_gpu_load_autotune_results_from={before.absolute()}"] if before.exists() else []
-    own["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", " ".join(flags))
-    here = settings.rehearse or settings.ahead
-    own["JAX_PLATFORMS"] = "cpu" if here else "cuda,cpu"  # the host computes what is right
+    variables["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", " ".join(flags))
+    on_host = settings.rehearse or settings.ahead
+    variables["JAX_PLATFORMS"] = "cpu" if on_host else "cuda,cpu"  # the host computes what is right
     if settings.rehearse:  # JAX's interpreter of Mosaic GPU needs four threads
-        own["PJRT_NPROC"] = os.environ.get("PJRT_NPROC", "4")
-    return {**os.environ, **own}
+        variables["PJRT_NPROC"] = os.environ.get("PJRT_NPROC", "4")
+    return {**os.environ, **variables}
 
 
 def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str, Any]) -> Pool:
@@ -210,8 +210,8 @@ def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str,
     def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
         prepare = "benchmarks.hardware.device:ready", {"card": settings.card, "named": named, "before": checkout}
         tuned = (scratch / f"tuned-{os.getpid()}-{number}.txt").absolute()  # the process has a folder of its own
-        own = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
-        return Worker(own, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
+        variables = environment(settings, scratch, jobs, stage, str(tuned) if stage in TOGETHER else "")
+        return Worker(variables, scratch / f"log-{os.getpid()}-{number}.txt", (prepare, 120.0), before)
 
     earlier = [worker(f"{n}-before", settings.before) if settings.before else None for n in range(jobs)]
     return Pool([worker(f"{n}", "", before) for n, before in enumerate(earlier)])

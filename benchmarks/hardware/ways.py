@@ -160,10 +160,10 @@ def attention(length: int, backward: bool, toy: bool) -> dict[str, Callable[[], 
         attend = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
         return by_jax(forward_and_backward(attend), *(array,) * 4) if backward else by_jax(attend, *(array,) * 3)
 
-    found: dict[str, Callable[[], Start]] = {
+    ways: dict[str, Callable[[], Start]] = {
         name: functools.partial(ours, *way) for name, way in OURS.items() if backward or not way[-1]
     }
-    return found | {FUSED: fused} | peers.attention(shape, backward)
+    return ways | {FUSED: fused} | peers.attention(shape, backward)
 
 
 def rotation(length: int, toy: bool) -> dict[str, Callable[[], Start]]:
@@ -181,10 +181,10 @@ def rotation(length: int, toy: bool) -> dict[str, Callable[[], Start]]:
 
         return start
 
-    found = {COPY: way(lambda x, cos, sin: -x)}
+    ways = {COPY: way(lambda x, cos, sin: -x)}
     for pairing in ("half", "interleaved"):
-        found[f"pejax, {pairing}"] = way(functools.partial(_turned, pairing))
-    return found | peers.rotation(shapes)
+        ways[f"pejax, {pairing}"] = way(functools.partial(_turned, pairing))
+    return ways | peers.rotation(shapes)
 
 
 def _turned(pairing: str, x: Array, cos: Array, sin: Array) -> Array:
@@ -194,8 +194,8 @@ def _turned(pairing: str, x: Array, cos: Array, sin: Array) -> Array:
 def step(pe: str, toy: bool) -> dict[str, Callable[[], Start]]:
     """Return the training steps of a GPT of GPT-2 small's size, in bfloat16: the trainer's own, and torch's."""
     sizes = TOY if toy else GPT2_SMALL
-    own = {way: functools.partial(_step, sizes, pe, options) for way, options in TUNING.items()}
-    return own | peers.step(sizes, pe)
+    steps = {way: functools.partial(_step, sizes, pe, options) for way, options in TUNING.items()}
+    return steps | peers.step(sizes, pe)
 
 
 def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
@@ -215,9 +215,9 @@ def _step(sizes: Sizes, pe: str, options: dict[str, Any]) -> Start:
     batch = {"ids": ids}  # as the trainer's on a GPU where a window is of one document, and as torch's
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
     loss = functools.partial(split.loss, execution=training_execution(mesh))
-    one = make_step(loss, steps, shardings, mesh)
+    step = make_step(loss, steps, shardings, mesh)
     flags = options if programs.device().platform == "gpu" else {}
-    compiled = programs.compile_jitted(one, state_shapes(split, steps, shardings), shapes, on=mesh, options=flags)
+    compiled = programs.compile_jitted(step, state_shapes(split, steps, shardings), shapes, on=mesh, options=flags)
 
     def start() -> Queue:
         with programs.on_host():
