@@ -14,6 +14,7 @@ from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
 from pejax._calls.names import did_you_mean
 from pejax._ops.backend import platform
+from pejax._ops.open_sizes import are_open
 from pejax._ops.varying import varying_alike, varying_axes
 
 Implementation: TypeAlias = Callable[[Options, Layout, Operands], tuple[Array, Array]]
@@ -210,6 +211,8 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
     """
     if implementation is not None:
         return (checked_name(implementation),)
+    if are_open(operands.q, operands.k):
+        return ("dense",)
     short, kernels = PREFERENCES[platform()]
     if "cpu" in kernels and on_automatic_axes(operands.q):
         kernels = ("blockwise", *kernels)  # a loop over the batch would gather what is split over it
@@ -283,4 +286,6 @@ def run(
 def _run(options: Options, layout: Layout, name: str, operands: Operands, trial: bool) -> tuple[Array, Array]:
     """Run one implementation; all but the dense ones have first derivatives only."""
     operands = varying_alike(operands)
+    if name not in ("reference", "dense") and are_open(operands.q, operands.k):
+        raise NotImplementedError(f"tiles and kernels need known sizes, which jax.export left open: {operands.q.shape}")
     return (KERNELS[name].trial if trial else IMPLEMENTATIONS[name])(options, layout, operands)

@@ -21,6 +21,7 @@ from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.sink import check_sink, with_sink
 from pejax._calls.arguments import checked
 from pejax._calls.hook_calls import call_token_hook
+from pejax._ops.open_sizes import as_length
 from pejax._record.encoding import (
     Encoding,
     Extent,
@@ -123,7 +124,7 @@ def attend(
     if axis_count > 1 and extent is not None:
         extent = read_grids(extent, q.shape[:-3], axis_count, options.get("sharding"))
     check_extent(encoding, extent, positions, axis_count)
-    extent = k.shape[-3] if extent is None else extent
+    extent = as_length(k.shape[-3]) if extent is None else extent
     params = {} if params is None else params
     causal = causality(encoding, causal)
     in_order = positions is None and k_positions is None
@@ -143,7 +144,11 @@ def attend(
         attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
         return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
     extent = jnp.asarray(extent)
-    if rotates_alone(encoding) and q.ndim == 4 and extent.shape == (len(q), *((axis_count,) if axis_count > 1 else ())):
+    if (
+        rotates_alone(encoding)
+        and q.ndim == 4
+        and extent.shape == (q.shape[0], *((axis_count,) if axis_count > 1 else ()))
+    ):
         run = functools.partial(bound, **options)
         attend_at = functools.partial(rotate_by_example, encoding, params, keys_are_rotated, run)
         return _at_one_extent(attend_at, extent, axis_count, q, k, v, q_tokens, k_tokens, key_bias)

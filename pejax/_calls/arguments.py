@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 from jaxtyping import jaxtyped
 
 from pejax._calls.host import DigitsLost, with_way_out
 from pejax._calls.kinds import REFUSALS, Kind, kind_of, shown
+from pejax._calls.modes import own_modes
 from pejax._calls.names import NO_WAYS, unknown_argument
 
 Arguments = ParamSpec("Arguments")
@@ -39,8 +42,9 @@ def checked(function: Callable[Arguments, Result], **ways: str) -> Callable[Argu
     @functools.wraps(function)
     def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         bound = bind(name, signature, args, options, ways)
-        read_arguments(name, signature, bound.arguments, ways)
-        return function(*bound.args, **bound.kwargs)
+        with own_modes():
+            read_arguments(name, signature, bound.arguments, ways)
+            return function(*bound.args, **bound.kwargs)
 
     return reading
 
@@ -53,7 +57,8 @@ def named_arguments(function: Callable[Arguments, Result]) -> Callable[Arguments
     @functools.wraps(function)
     def reading(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
         bind(name, signature, args, options)
-        return function(*args, **options)
+        with own_modes():
+            return function(*args, **options)
 
     return reading
 
@@ -162,7 +167,7 @@ def _read(name: str, value: Any, hint: Any, others: Sequence[str] = (), way: str
     """Return one argument as annotated; `others` are the arrays before it, whose sizes it must share."""
     kind = kind_of(hint)
     try:
-        value = kind.read(value)
+        value = kind.read(_sizes_as_arrays(value))
     except DigitsLost as lost:
         raise ValueError(with_way_out(name, lost)) from None
     except REFUSALS as refusal:
@@ -173,6 +178,12 @@ def _read(name: str, value: Any, hint: Any, others: Sequence[str] = (), way: str
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _read_fields(name, value)
     return value
+
+
+def _sizes_as_arrays(value: Any) -> Any:
+    """Return sizes that `jax.export` leaves open as traced numbers, any other value as it is."""
+    sizes = value if type(value) is tuple else (value,)
+    return jnp.asarray(value, jnp.int32) if any(map(is_symbolic_dim, sizes)) else value
 
 
 def _read_fields(name: str, record: Any) -> Any:

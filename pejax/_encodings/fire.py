@@ -77,8 +77,8 @@ def _bias(
     params: Params, q_positions: Array, k_positions: Array, axes: int, causal: bool, threshold: float
 ) -> Float[Array, "T S"]:
     def term(params: Params, q_positions: Num[Array, " T"], k_positions: Num[Array, " S"]) -> Float[Array, "T S"]:
-        if not (len(q_positions) and len(k_positions)):
-            return jnp.zeros((len(q_positions), len(k_positions)), jnp.float32)
+        if 0 in (*q_positions.shape, *k_positions.shape):
+            return jnp.zeros((*q_positions.shape, *k_positions.shape), jnp.float32)
         least = jnp.abs(params["multiplier"] * threshold)
 
         def side(positions: Num[Array, " T"], free: bool = False) -> Side:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from pejax._ops.open_sizes import are_open
 from pejax._ops.varying import varying_alike, zeros_varying
 
 NAME = "value_of_plain"
@@ -56,7 +57,10 @@ def with_backward(
     def _(operands: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
         return function(*operands), _tangent(plain, backward, operands, tangents)
 
-    return lambda *operands: function(*varying_alike(operands))
+    def with_own_backward(*operands: Any) -> Array:
+        return plain(*operands) if are_open(*operands) else function(*varying_alike(operands))
+
+    return with_own_backward
 
 
 def _value(run: Callable[..., Array], plain: Callable[..., Array], operands: Any) -> Array:

@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
+from pejax._calls.modes import own_modes
 from pejax._ops.pytrees import is_float, own_floats, with_floats
 from pejax._ops.remat import name_for_remat
 from pejax._ops.varying import varying_alike
@@ -194,7 +195,8 @@ def _push(*operands: Array, derivative: _Derivative, types: tuple[Any, ...]) -> 
         derivative: the linear map.
         types: types of the outputs.
     """
-    outputs = derivative.push(list(operands[: derivative.held]), list(operands[derivative.held :]))
+    with own_modes():
+        outputs = derivative.push(list(operands[: derivative.held]), list(operands[derivative.held :]))
     constants = [jnp.zeros(kind.shape, kind.dtype) for kind in types[len(outputs) :]]
     return [*(x.astype(kind.dtype) for x, kind in zip(outputs, types, strict=False)), *constants]
 
@@ -228,7 +230,8 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, derivative: _Derivativ
     del types
     held, inputs = list(operands[: derivative.held]), operands[derivative.held :]
     empty = ad.instantiate_zeros if derivative.filled else lambda zero: None
-    gradients = derivative.pull(held, [empty(x) if isinstance(x, ad.Zero) else x for x in cotangents])
+    with own_modes():
+        gradients = derivative.pull(held, [empty(x) if isinstance(x, ad.Zero) else x for x in cotangents])
     own = [
         gradient.astype(x.aval.dtype) if ad.is_undefined_primal(x) else None
         for x, gradient in zip(inputs, gradients, strict=True)

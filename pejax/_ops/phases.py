@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int32, Num, UInt32
 
 from pejax._ops.bitcast import bitcast
 from pejax._ops.checks import check_frequencies, check_position_type
+from pejax._ops.open_sizes import are_open
 
 _INVERSE_2PI = 0x28BE60DB9391054A7F09D5F47D4D377036D8A5664F10E4107F9458EAF7AEF1586DC91B8E909374B801924BBA82746487
 _LEAD = 320  # zero bits before the expansion: exponents down to -149 (frequency) - 152 (position) start inside them
@@ -101,7 +102,7 @@ def _cos_sin(
     positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"], materialize: bool
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
     """Return cos and sin of `sum_a positions_a · frequencies_a`, with a float32 derivative."""
-    if not materialize:
+    if not materialize or are_open(positions):  # its loop has two halves of a known size
         return _fused_cos_sin(positions, frequencies)
     return jax.lax.platform_dependent(positions, frequencies, cpu=_in_halves, default=_fused_cos_sin)
 

@@ -246,7 +246,7 @@ MOST_AXES = 4
 """Axes that tokens have: more of them in positions and frequencies of one shape are the cos and sin of transformers."""
 
 
-def _check_rope(x: tuple[int, ...], positions: tuple[int, ...], frequencies: tuple[int, ...], axes: int) -> None:
+def _check_rope(x: tuple[Any, ...], positions: tuple[Any, ...], frequencies: tuple[int, ...], axes: int) -> None:
     """Raise ValueError for shapes of x, positions and frequencies that do not fit together."""
     if len(x) < 3 or x[-1] % 2:
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")

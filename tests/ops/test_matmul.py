@@ -174,7 +174,8 @@ def test_what_is_computed_again_keeps_its_arguments_alone_and_has_the_same_gradi
     x, scale = draw(4, 6, dtype=dtype), draw(6, seed=1)
     assert again.__name__ == "bent"
     residuals = jax.tree.leaves(jax.vjp(again, x, scale)[1])
-    assert sorted(leaf.nbytes for leaf in residuals if leaf.size > 1) == sorted([x.nbytes, scale.nbytes])
+    bits = [x.nbytes] if dtype == "bfloat16" else []  # besides, x itself, which only derivatives of derivatives read
+    assert sorted(leaf.nbytes for leaf in residuals if leaf.size > 1) == sorted([x.nbytes, scale.nbytes, *bits])
     total = lambda function: lambda *operands: jnp.sum(function(*operands).astype(jnp.float32))
     for result, expected in zip(*(jax.grad(total(f), (0, 1))(x, scale) for f in (again, bent)), strict=True):
         assert result.dtype == expected.dtype
@@ -198,7 +199,9 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
         assert result.dtype == expected.dtype
         np.testing.assert_allclose(exact(result), exact(expected), rtol=2e-6, atol=1e-6)
     residuals = jax.tree.leaves(jax.vjp(again, params, x)[1])
-    assert sum(leaf.nbytes for leaf in residuals) <= x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    bits = sum(leaf.nbytes for leaf in (x, layer.bias) if leaf is not None and leaf.dtype == jnp.bfloat16)
+    arguments = x.nbytes + sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert sum(leaf.nbytes for leaf in residuals) <= arguments + bits
     text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
     assert len(re.findall(r" dot\(", text)) == 3
 

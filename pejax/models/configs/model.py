@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from jax.export import is_symbolic_dim
+
 from pejax._calls.arguments import checked_fields
 from pejax._naming.parse import parse_extension
 from pejax._ops.checks import check_choice
@@ -335,8 +337,11 @@ def patch_grid(image: tuple[int, int], patch: int) -> tuple[int, int]:
     """Return (rows, columns) of patches in an image of (height, width) pixels.
 
     Raises:
-        ValueError: a side is not a positive multiple of the patch.
+        ValueError: a side is not a positive multiple of the patch, or left open by `jax.export`.
     """
+    if any(map(is_symbolic_dim, image)):
+        way = "export a program of each size"
+        raise ValueError(f"image (height, width) must have known sizes in jax.export, too, got {image}: {way}")
     if len(image) != 2 or min(image) < 1 or any(side % patch for side in image):
         raise ValueError(f"image (height, width) must be positive multiples of patch={patch}, got {image}")
     return image[0] // patch, image[1] // patch

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from pejax._attention.core.order import follow_arrays
 from pejax._calls.arguments import checked
+from pejax._ops.open_sizes import as_length
 from pejax._record.encoding import Encoding, Extent
 from pejax._tokens.positions import TokenPositions
 from pejax.models.configs.model import TransformerConfig
@@ -104,7 +105,7 @@ class Decoder(nnx.Module):
             tokens = follow_arrays(tokens, ids.shape, causal=self.config.causal, spans=True)
         if extent is None:
             counted = tokens if "tokens" not in named else with_segments(tokens)
-            extent = own_extents(counted, ids.shape[1], self.stack.encodings, self.stack.encoding_params)
+            extent = own_extents(counted, as_length(ids.shape[1]), self.stack.encodings, self.stack.encoding_params)
         x = self.embedding(ids, execution, type_ids=type_ids)
         # Attention that knows its positions to be 0 ... T-1 compiles to less, above all on a GPU.
         in_order = not named and not isinstance(self.config.padding, int)

@@ -48,7 +48,7 @@ def patches_to_images(
         grid: rows and columns of patches.
         patch: side of a patch, pixels.
     """
-    (rows, columns), batch = grid, len(patches)
+    (rows, columns), batch = grid, patches.shape[0]
     pixels = patches.reshape(batch, rows, columns, patch, patch, -1).swapaxes(2, 3)
     return pixels.reshape(batch, rows * patch, columns * patch, -1)
 

@@ -22,6 +22,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._calls.arguments import checked
+from pejax._ops.open_sizes import as_length
 from pejax._record.encoding import Extent, shared_params
 from pejax._tokens.positions import TokenPositions
 from pejax.models.configs.model import EncoderDecoderConfig
@@ -108,7 +109,11 @@ class EncoderDecoder(nnx.Module):
         """
         encoded = self.encode(source, source_segments, extent=source_extent, execution=execution)
         tokens = sequence_tokens(target, target_segments, "target")
-        extent = self._own_extents(self.decoder, tokens, target.shape[1]) if target_extent is None else target_extent
+        extent = (
+            self._own_extents(self.decoder, tokens, as_length(target.shape[1]))
+            if target_extent is None
+            else target_extent
+        )
         x = self.embedding(target, execution)
         cross = self.cross_context(encoded, tokens, extent)
         own_tokens = None if target_segments is None else tokens
@@ -126,7 +131,7 @@ class EncoderDecoder(nnx.Module):
     ) -> EncoderOutput:
         """Return the output of the encoder; arguments as for the source in `__call__`."""
         tokens = sequence_tokens(source, segment_ids, "source")
-        extent = self._own_extents(self.encoder, tokens, source.shape[1]) if extent is None else extent
+        extent = self._own_extents(self.encoder, tokens, as_length(source.shape[1])) if extent is None else extent
         x = self.embedding(source, execution)
         states, _ = self.encoder(x, None if segment_ids is None else tokens, extent, execution=execution)
         return EncoderOutput(states, tokens, extent)

@@ -156,7 +156,7 @@ class ViT(Layered):
         if self.distilled_head is not None:
             register = normed(self.norm, x[:, int(self.config.cls)].astype(jnp.float32))  # the first one, after CLS
             logits = 0.5 * (logits + self.distilled_head(register))
-        chex.assert_shape(logits, (len(x), self.config.classes))
+        chex.assert_shape(logits, (x.shape[0], self.config.classes))
         return logits
 
     @checked
