@@ -230,10 +230,17 @@ def preset_options(name: str | None) -> Mapping[str, Any]:
     if name in OTHERS:
         raise ValueError(f"preset {name!r} is not supported: {OTHERS[name]}")
     if name not in PRESETS:
-        names = [key for key, preset in PRESETS.items() if _letters(name) and _letters(name) in _letters(preset.source)]
+        names = [key for key, preset in PRESETS.items() if _is_of(name, preset.source)]
         hint = f"; did you mean {names[0]!r}?" if names else did_you_mean(name, PRESETS) or "."
         raise ValueError(f"unknown preset {name!r}{hint} Known: {', '.join(PRESETS)}")
     return PRESETS[name].options
+
+
+def _is_of(name: str, source: str) -> bool:
+    """Return whether a name is that of a model or class in a source, or three letters or more of its begin."""
+    models, _, place = source.partition(": ")
+    known = [_letters(word) for word in (*re.split(",| and ", models), place.rpartition(" ")[2])]
+    return len(_letters(name)) > 2 and any(word.startswith(_letters(name)) for word in known)
 
 
 def _letters(name: str) -> str:

@@ -117,7 +117,11 @@ def embedding_tokens(encoding: Encoding, width: int | None = None) -> Encoding:
     return dataclasses.replace(encoding, embed=functools.partial(embed_tokens, encoding.embed, width))
 
 
-@checked
+BY_PLACE = "sizes are given by place, as in grid_positions(4, 6)"
+"""What to write for sizes by name, of which there are not always two."""
+
+
+@functools.partial(checked, height=BY_PLACE, width=BY_PLACE)
 def grid_positions(*sizes: int | tuple[int, ...], indexing: str = "ij") -> Int[Array, "T A"]:
     """Return the position of every patch of a grid, in raster order: `p_n = (⌊n / width⌋, n mod width)`.
 
