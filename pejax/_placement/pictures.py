@@ -175,6 +175,10 @@ def lumina2() -> Rule:
     return Rule("lumina2", AXES, side_by_side(text, picture), kinds=("text", "image"), pictures=1)
 
 
+MULTIPLE = 32
+"""Z-Image fills every caption and every picture up to a multiple of so many tokens."""
+
+
 def z_image() -> Rule:
     """Make the rule of Z-Image: caption tokens at `(1 + i, 0, 0)`, i < n, pictures at `(1 + n + frame, row, column)`.
 
@@ -187,7 +191,8 @@ def z_image() -> Rule:
     """
 
     def text(numbers: Int[np.ndarray, " n"], context: Context) -> Int[np.ndarray, "n 3"]:
-        _check_filled("z_image", len(numbers))
+        if len(numbers) % MULTIPLE:
+            raise ValueError(f"rule z_image: texts must be filled up to a multiple of {MULTIPLE}, got {len(numbers)}")
         return grid(1 + numbers, [0], [0])
 
     picture = lambda number, part, context: grid(1 + context.texts + part.frames, *rows_columns(part))
@@ -195,38 +200,45 @@ def z_image() -> Rule:
 
 
 @checked
-def z_image_omni(*, siglip: int = 0) -> Rule:
+def z_image_omni(*, captions: tuple[int, ...] | None = None, siglip: int = 0) -> Rule:
     """Make the rule of Z-Image with several pictures: the k-th is on a plane of its own after the k-th caption.
 
-    Caption k is at `(1 + 2k + i, 0, 0)`, k from 0, where i counts the tokens of all captions, each filled up to a
-    multiple of 32; its picture at `(e, row, column)`, e = 1 + 2k + the tokens of captions 0 to k.
+    Caption k, from 0, is at `(s + i, 0, 0)`, where s is 1 + 2k + the tokens of the captions before it; its picture is
+    at `(s + n, row, column)`, where n is the number of its own. Describe every caption with the tokens that fill it up
+    to a multiple of 32: they have the next positions, but are not counted.
+
+    For a caption after one that is filled up, diffusers 0.42 rotates the tokens by positions of others: its lists of
+    positions are longer than those of tokens. This rule gives the positions that it computes.
 
     Args:
-        siglip: the last so many pictures are the features of SigLIP of the first ones, on the plane `e + 1`. Their rows
-            and columns are stretched to the latents of that picture, two to a token, and rounded down.
+        captions: tokens of each caption, without those that fill it up. None = none is filled up.
+        siglip: the last so many pictures are the features of SigLIP of the first ones, at `s + n + 1`. Their rows and
+            columns are stretched to the latents of that picture, two to a token, and rounded down.
 
     Raises:
-        ValueError: a negative siglip; where it is used, a caption that is not filled up, or a picture without one.
+        ValueError: a negative siglip; where it is used, a caption of another length, or a picture without a caption.
 
     Examples:
-        >>> z_image_omni(siglip=1).kinds
+        >>> z_image_omni(captions=(20, 7), siglip=1).kinds
         ('text', 'image')
     """
     if siglip < 0:
         raise ValueError(f"siglip must be at least 0, got {siglip}")
 
     def place(parts: Sequence[Part]) -> list[Int[np.ndarray, "n 3"]]:
-        captions = [part.tokens for part in parts if not part.is_picture]
+        filled = [part.tokens for part in parts if not part.is_picture]
+        counts = filled if captions is None else list(captions)
+        if [count + -count % MULTIPLE for count in counts] != filled:
+            rule = f"rule z_image_omni: texts must be captions={counts}, filled up to multiples of {MULTIPLE}"
+            raise ValueError(f"{rule}, got {filled}")
         pictures = [part for part in parts if part.is_picture]
         latents = len(pictures) - siglip
-        if not siglip <= latents <= len(captions):
+        if not siglip <= latents <= len(filled):
             rule = f"rule z_image_omni: every picture must have a caption, and one of siglip={siglip} its picture"
             raise ValueError(f"{rule}, got {', '.join(map(str, parts))}")
-        for count in captions:
-            _check_filled("z_image_omni", count)
-        starts = [1 + 2 * k + sum(captions[:k]) for k in range(len(captions))]
-        texts = [grid(counted(count, start), [0], [0]) for count, start in zip(captions, starts, strict=True)]
-        ends = [start + count for count, start in zip(captions, starts, strict=True)]
+        starts = [1 + 2 * k + sum(counts[:k]) for k in range(len(counts))]
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        texts = [grid(counted(count, start), [0], [0]) for count, start in zip(filled, starts, strict=True)]
         planes = [grid([end], *rows_columns(part)) for end, part in zip(ends, pictures[:latents], strict=False)]
         for end, part, target in zip(ends, pictures[latents:], pictures, strict=False):
             sides = zip(part.grid[1:], target.grid[1:], strict=True)
@@ -234,12 +246,6 @@ def z_image_omni(*, siglip: int = 0) -> Rule:
         return [(planes if part.is_picture else texts).pop(0) for part in parts]
 
     return Rule("z_image_omni", AXES, place, kinds=("text", "image"))
-
-
-def _check_filled(rule: str, tokens: int) -> None:
-    multiple = 32
-    if tokens % multiple:
-        raise ValueError(f"rule {rule}: texts must be filled up to a multiple of {multiple}, got {tokens}")
 
 
 def _stretched(count: int, side: int) -> Int[np.ndarray, " L"]:

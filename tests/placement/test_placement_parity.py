@@ -376,27 +376,32 @@ def test_positions_are_those_of_hunyuan_image_glm_image_and_prx():
         close(angles(np.asarray(result.positions)[:24], (64, 64), base), cos, sin)
 
 
-OMNI = [text(32), text(64), text(32), image(4, 6), image(8, 4)]
-
-
 @compares("z_image_omni")
+@pytest.mark.parametrize("captions", [(32, 64, 32), (20, 40, 1)])
 @pytest.mark.parametrize("towers", [[(5, 3), (9, 7)], [(3, 5), None], [None, None]])
-def test_positions_are_those_of_z_image_with_several_pictures(towers):
-    """Their last pictures may lack features of SigLIP, as the one to be drawn does."""
+def test_positions_are_those_of_z_image_with_several_pictures(captions, towers):
+    """Their last pictures may lack features of SigLIP, as the one to be drawn does; fillings are left out."""
     torch, owner = peer("torch"), transformer("z_image").ZImageTransformer2DModel
-    model = model_without_init(owner, siglip_feat_dim=8)
-    captions = [torch.zeros(part.tokens, 3) for part in OMNI if part.kind == "text"]
-    latents = [torch.zeros(4, 1, 2 * part.sizes[0], 2 * part.sizes[1]) for part in OMNI if part.is_picture]
+    model, sizes = model_without_init(owner, siglip_feat_dim=8), [(4, 6), (8, 4)]
+    latents = [torch.zeros(4, 1, 2 * height, 2 * width) for height, width in sizes]
     features = [None if size is None else torch.zeros(*size, 8) for size in towers]
-    made = model.patchify_and_embed_omni([latents], [captions], [features], 2, 1, [[0, 1]])
-    cut = lambda ids, counts: [ids[32 * sum(-(-n // 32) for n in counts[:k]) :][:n] for k, n in enumerate(counts)]
-    sizes = [part.tokens for part in OMNI if part.is_picture]
-    ids = [made[5][0], *cut(made[4][0], sizes)]
+    words = [torch.zeros(count, 3) for count in captions]
+    lists = model.patchify_and_embed_omni([latents], [words], [features], 2, 1, [[0, 1]])
+    filled = [count + -count % 32 for count in captions]
     given = [size for size in towers if size is not None]
-    ids += cut(made[6][0], [height * width for height, width in given])
-    rule = z_image_omni(siglip=len(given))
-    result = positions(*OMNI, *(image(*size) for size in given), rule=rule)
+    ids = cut(lists[5][0], filled, [2 * full - count for full, count in zip(filled, captions, strict=True)])
+    for places, shapes in ((lists[4][0], sizes), (lists[6][0], given)):
+        counts = [height * width for height, width in shapes]
+        ids += cut(places, counts, [count + -count % 32 for count in counts])
+    parts = [*map(text, filled), *(image(*size) for size in (*sizes, *given))]
+    result = positions(*parts, rule=z_image_omni(captions=captions, siglip=len(given)))
     np.testing.assert_array_equal(result, np.concatenate(ids))
+
+
+def cut(array, counts, lengths):
+    """Return the first so many rows of each piece of an array, whose pieces have these lengths."""
+    starts = [sum(lengths[:k]) for k in range(len(lengths))]
+    return [array[start:][:count] for start, count in zip(starts, counts, strict=True)]
 
 
 @compares("hunyuan_video", "allegro", "cogvideox1_5")
@@ -482,7 +487,7 @@ def test_positions_are_those_of_the_audio_of_ltx_2():
 
 
 def caught(module, run) -> list:
-    """Return the positions that a module gets while a model runs as far as it can."""
+    """Return the positions that a module gets while a model runs."""
     seen = []
     module.register_forward_pre_hook(lambda _, args, kwargs: seen.append(args[-1]), with_kwargs=True)
     with peer("torch").no_grad():
@@ -506,8 +511,8 @@ def test_positions_are_those_of_pixtral():
 @compares("gemma4_vision")
 def test_positions_are_those_of_gemma_4_with_the_column_first():
     module = peer("transformers.models.gemma4.image_processing_pil_gemma4")
-    made = module.Gemma4ImageProcessorPil(do_resize=False)(np.zeros((3, 6 * 16, 9 * 16)), return_tensors="np")
-    at = made["image_position_ids"][0, :54]
+    images = module.Gemma4ImageProcessorPil(do_resize=False)(np.zeros((3, 6 * 16, 9 * 16)), return_tensors="np")
+    at = images["image_position_ids"][0, :54]
     np.testing.assert_array_equal(positions(image(6, 9), rule="gemma4_vision")[:, ::-1], at)
 
 

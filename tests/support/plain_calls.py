@@ -546,7 +546,7 @@ def _placement() -> dict[str, Call]:
         "flux3": (p.flux3, {"scale": 0.5}),
         "fibo2": (p.fibo2, {"gist": 512}),
         "ideogram4": (p.ideogram4, {"start": 65536}),
-        "z_image_omni": (p.z_image_omni, {"siglip": 1}),
+        "z_image_omni": (p.z_image_omni, {"captions": (20, 7), "siglip": 1}),
         "ltx2_audio": (p.ltx2_audio, {"stride": 4}),
         "vision_tower": (p.vision_tower, {"block": 2}),
         "minimax_m3_vision": (p.minimax_m3_vision, {"block": 2}),
