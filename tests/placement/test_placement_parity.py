@@ -486,15 +486,6 @@ def test_positions_are_those_of_the_audio_of_ltx_2():
 # vision transformers
 
 
-def caught(module, run) -> list:
-    """Return the positions that a module gets while a model runs."""
-    seen = []
-    module.register_forward_pre_hook(lambda _, args, kwargs: seen.append(args[-1]), with_kwargs=True)
-    with peer("torch").no_grad():
-        run()
-    return seen
-
-
 @compares("pixtral")
 def test_positions_are_those_of_pixtral():
     torch, module = peer("torch"), peer("transformers.models.pixtral.modeling_pixtral")
@@ -503,9 +494,12 @@ def test_positions_are_those_of_pixtral():
     )
     model = module.PixtralVisionModel(config).eval()
     sizes = torch.tensor([[16, 24], [8, 12]])
-    seen = caught(model.patch_positional_embedding, lambda: model(torch.zeros(2, 3, 16, 24), image_sizes=sizes))
+    calls = []
+    model.patch_positional_embedding.register_forward_pre_hook(lambda _, operands: calls.append(operands))
+    with torch.no_grad():
+        model(torch.zeros(2, 3, 16, 24), image_sizes=sizes)
     row = positions_of([image(4, 6)], [image(2, 3)], rule="pixtral")
-    np.testing.assert_array_equal(row.positions, seen[0])
+    np.testing.assert_array_equal(row.positions, calls[0][1])
 
 
 @compares("gemma4_vision")
