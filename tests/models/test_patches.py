@@ -67,11 +67,12 @@ def test_patches_of_videos_are_their_blocks_frame_by_frame_and_come_back():
     videos, (frames, rows, columns) = [normal(4, 6, 4, 2, seed=3), normal(2, 2, 8, 2, seed=4)], (2, 2, 4)
     patches = patchify(videos, (frames, rows, columns), budget=8)
     assert patches.extent.tolist() == [[2, 3, 1], [1, 1, 2]]
-    for n, video in enumerate(videos):
+    places, pixels = np.asarray(patches.tokens.positions), np.asarray(patches.pixels)
+    for n, video in enumerate(map(np.asarray, videos)):
         for k, (t, y, x) in enumerate(np.ndindex(*patches.extent[n].tolist())):
-            np.testing.assert_array_equal(patches.tokens.positions[n, k], (t, y, x))
+            np.testing.assert_array_equal(places[n, k], (t, y, x))
             block = video[t * frames :][:frames, y * rows :][:, :rows, x * columns :][:, :, :columns]
-            np.testing.assert_array_equal(patches.pixels[n, k], block.ravel())
+            np.testing.assert_array_equal(pixels[n, k], block.ravel())
     np.testing.assert_array_equal(patches.tokens.segment_ids, [[1] * 6 + [0] * 2, [1] * 2 + [0] * 6])
     again = unpatchify(patches.pixels, patches.extent, (frames, rows, columns))
     for video, other in zip(videos, again, strict=True):
