@@ -119,8 +119,8 @@ def video(
             half a second apart. None = unknown, for rules that count frames.
 
     Raises:
-        ValueError: a size below 1, one that the patch does not divide, an fps not above 0, or numbers of frames with a
-            patch of several frames.
+        ValueError: a size below 1, one that the patch does not divide, an fps not above 0, or numbers of frames beyond
+            int32 or with a patch of several frames.
 
     Examples:
         >>> video(8, 56, 84, patch=(2, 28, 28), fps=4)
@@ -131,6 +131,8 @@ def video(
     numbers = None if isinstance(frames, int) else frames
     if numbers is not None and patch[0] != 1:
         raise ValueError(f"video: numbers of frames are those of tokens, whose patch has one frame, got {patch}")
+    if numbers and max(map(abs, numbers)) > np.iinfo(np.int32).max:
+        raise ValueError(f"video: numbers of frames must fit int32, got {max(numbers, key=abs)}")
     count = frames if isinstance(frames, int) else len(frames)
     sizes = _sizes("video", frames=(count, patch[0]), height=(height, patch[1]), width=(width, patch[2]))
     return Part("video", sizes, _seconds("video", fps, patch[0]), numbers)

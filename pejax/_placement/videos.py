@@ -57,7 +57,8 @@ def kandinsky6(*, scale: tuple[float, float, float] = (1.0, 2.0, 2.0)) -> Rule:
 def cosmos(*, fps: float = 24.0) -> Rule:
     """Make the rule of Cosmos 1 and 2: `(frame · fps / video fps, row, column)`, or without video fps the frame.
 
-    Texts have no position: they are read by cross-attention.
+    Texts have no position: they are read by cross-attention. Frames are those of the latents, video fps is that of the
+    video, which has several times as many.
 
     Args:
         fps: frames per second at which times count frames.
@@ -81,31 +82,29 @@ def _at_rate(rate: Fraction, part: Part) -> Num[np.ndarray, " L"]:
 
 
 @checked
-def cosmos3(*, margin: int = 15000, fps: float = 24.0, stride: int = 4) -> Rule:
+def cosmos3(*, margin: int = 15000, fps: float = 24.0) -> Rule:
     """Make the rule of Cosmos 3: texts at `(i, i, i)`, i < n, the video at `(n + margin + time, row, column)`.
 
-    time is `frame · fps / video fps`; sound is on the same axis, at `(n + margin + token · fps / sound fps, 0, 0)`.
-    Without a video fps or a sound fps, time counts its frames or its tokens.
+    time is `frame · fps / video fps`, of frames of latents; sound is at `(n + margin + token · fps / sound fps, 0, 0)`.
+    Without a video fps or a sound fps, time counts frames or tokens.
 
     Args:
         margin: units between texts and the video.
-        fps: units of time per second of sound; a second of the video has `fps / stride`.
-        stride: frames of a token along time: a video is described by its frames, with this number first in the patch.
+        fps: frames per second at which times count frames, and tokens of sound.
 
     Raises:
-        ValueError: an fps or a stride not above 0.
+        ValueError: an fps not above 0.
 
     Examples:
         >>> cosmos3().kinds
         ('text', 'image', 'video', 'sound')
     """
     check_above_zero("fps", fps)
-    check_above_zero("stride", stride)
     rate = Fraction(repr(fps))
     text = lambda numbers, context: equal(numbers, 3)
 
     def picture(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
-        return grid(context.texts + margin + _at_rate(rate / stride, part), *rows_columns(part))
+        return grid(context.texts + margin + _at_rate(rate, part), *rows_columns(part))
 
     def sound(number: int, part: Part, context: Context) -> Num[np.ndarray, "n 3"]:
         return grid(context.texts + margin + _at_rate(rate, part), [0], [0])

@@ -680,7 +680,7 @@ MUTANTS = {
     ),
     "placement: a crop from the corner": (videos._crop, "round(Fraction(whole - length, 2))", "0", RULES_OF_2026),
     "placement: the crop to its end": (videos._across, "last * (count - 1), count", "last - 1", RULES_OF_2026),
-    "placement: a video at the rate of sound": (videos.cosmos3, "rate / stride", "rate", RULES_OF_2026),
+    "placement: seconds in place of frames": (videos._at_rate, "rate * part.seconds", "part.seconds", RULES_OF_2026),
     "placement: frames all alike": (
         videos.minimax_h3,
         "17 * cycles + np.asarray(SPANS)[rest]",

@@ -457,8 +457,7 @@ def test_positions_are_those_of_cosmos_3_with_sound(fps, rate):
     frames, _ = own.get_3d_mrope_ids_vae_tokens(3, 4, 6, start, fps=fps, temporal_compression_factor=4)
     tones, _ = own.get_3d_mrope_ids_vae_tokens(5, 1, 1, start, fps=rate, temporal_compression_factor=1)
     ids = torch.cat([words.float(), frames.float(), tones.float()], 1).T
-    clip = video(12, 4, 6, patch=(4, 1, 1), fps=fps)
-    result = positions(text(7), clip, sound(5, fps=rate), rule="cosmos3")
+    result = positions(text(7), video(3, 4, 6, fps=fps), sound(5, fps=rate), rule="cosmos3")
     np.testing.assert_allclose(result, ids, atol=2e-3)
     defaults = inspect.signature(transformer("cosmos3").Cosmos3OmniTransformer.__init__).parameters
     assert defaults["unified_3d_mrope_temporal_modality_margin"].default == 15000

@@ -541,7 +541,7 @@ def _placement() -> dict[str, Call]:
         "flux2": (p.flux2, {"reference_step": 10}),
         "longcat_image": (p.longcat_image, {"start": 512}),
         "cosmos": (p.cosmos, {"fps": 24.0}),
-        "cosmos3": (p.cosmos3, {"margin": 15000, "fps": 24.0, "stride": 4}),
+        "cosmos3": (p.cosmos3, {"margin": 15000, "fps": 24.0}),
         "cogvideox": (p.cogvideox, {"trained": (30, 45)}),
         "flux3": (p.flux3, {"scale": 0.5}),
         "fibo2": (p.fibo2, {"gist": 512}),
