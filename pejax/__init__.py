@@ -38,7 +38,7 @@ from pejax._naming.make import make_encoding
 from pejax._naming.register import register_encoding
 from pejax._ops.rotary import rope_apply
 from pejax._placement.from_host import offset_positions, segment_ids_of
-from pejax._placement.sequence import positions_of
+from pejax._placement.sequence import next_position, positions_of
 from pejax._record.compose import compose_encodings
 from pejax._record.dims import Dims
 from pejax._record.encoding import Band, Encoding, adapt, from_distance, init_params, merge_params
@@ -96,6 +96,7 @@ __all__ = [
     "make_encoding",
     "merge_attention",
     "merge_params",
+    "next_position",
     "normalized_positions",
     "offset_positions",
     "packed_positions",

@@ -7,64 +7,87 @@
 A rule with options is a value, `qwen2_5_vl(tokens_per_second=4)`; your own is a `Rule`, made of `grid` and its like.
 """
 
-from pejax._placement.diffusion import (
+from pejax._placement.grids import centered, counted, equal, fitted, grid, middles
+from pejax._placement.language import qwen2_5_vl, qwen2_vl, qwen3_vl, spatial_reset
+from pejax._placement.parts import Part, image, sound, text, unplaced, video
+from pejax._placement.pictures import (
     cogview4,
-    cosmos,
-    dinov3,
+    fibo2,
     flux,
     flux2,
-    kandinsky6,
+    flux3,
+    hunyuan_image,
+    ideogram4,
     longcat_image,
-    ltx,
-    ltx2,
     lumina2,
     ovis_image,
-    patches,
     qwen_image,
     qwen_image_2_1,
     qwen_image_layered,
-    wan,
     z_image,
+    z_image_omni,
 )
-from pejax._placement.grids import centered, counted, equal, fitted, grid, middles
-from pejax._placement.language import qwen2_5_vl, qwen2_vl, qwen3_vl, spatial_reset
-from pejax._placement.parts import Part, image, text, unplaced, video
 from pejax._placement.rule import Rule
 from pejax._placement.sequence import RULES
+from pejax._placement.videos import cogvideox, cosmos, cosmos3, kandinsky6, ltx, ltx2, ltx2_audio, minimax_h3, wan
+from pejax._placement.vision import (
+    dinov3,
+    llama4_vision,
+    minimax_m3_vision,
+    patches,
+    qwen2_vl_vision,
+    sam3,
+    vision_tower,
+)
 
 __all__ = [
     "RULES",
     "Part",
     "Rule",
     "centered",
+    "cogvideox",
     "cogview4",
     "cosmos",
+    "cosmos3",
     "counted",
     "dinov3",
     "equal",
+    "fibo2",
     "fitted",
     "flux",
     "flux2",
+    "flux3",
     "grid",
+    "hunyuan_image",
+    "ideogram4",
     "image",
     "kandinsky6",
+    "llama4_vision",
     "longcat_image",
     "ltx",
     "ltx2",
+    "ltx2_audio",
     "lumina2",
     "middles",
+    "minimax_h3",
+    "minimax_m3_vision",
     "ovis_image",
     "patches",
     "qwen2_5_vl",
     "qwen2_vl",
+    "qwen2_vl_vision",
     "qwen3_vl",
     "qwen_image",
     "qwen_image_2_1",
     "qwen_image_layered",
+    "sam3",
+    "sound",
     "spatial_reset",
     "text",
     "unplaced",
     "video",
+    "vision_tower",
     "wan",
     "z_image",
+    "z_image_omni",
 ]

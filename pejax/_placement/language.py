@@ -1,6 +1,7 @@
 """Rules of vision-language models: time, row and column; texts are on the diagonal, where all three are equal."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -8,32 +9,12 @@ from jaxtyping import Int
 
 from pejax._calls.arguments import checked
 from pejax._ops.checks import check_choice
-from pejax._placement.grids import counted, equal, grid
+from pejax._placement.grids import counted, grid
+from pejax._placement.layouts import AXES, in_turn
 from pejax._placement.parts import Part
 from pejax._placement.rule import Rule
 
-AXES = ("time", "row", "column")
 RESUME = ("side", "end")
-
-
-def in_turn(picture: Callable[[Part, int], tuple[Int[np.ndarray, "n 3"], int]]) -> Callable[[Sequence[Part]], list]:
-    """Return a `place` that goes through the parts in order: a text is where the part before it ends, on the diagonal.
-
-    Args:
-        picture: `(part, start) -> (positions, next start)` for an image or video.
-    """
-
-    def place(parts: Sequence[Part]) -> list[Int[np.ndarray, "n 3"]]:
-        start, arrays = 0, []
-        for part in parts:
-            if part.is_picture:
-                positions, start = picture(part, start)
-            else:
-                positions, start = equal(counted(part.tokens, start), 3), start + part.tokens
-            arrays.append(positions)
-        return arrays
-
-    return place
 
 
 def _from_start(
@@ -70,7 +51,7 @@ def qwen2_vl(*, resume: str = "side") -> Rule:
         >>> qwen2_vl().axes
         ('time', 'row', 'column')
     """
-    return Rule("qwen2_vl", AXES, in_turn(_from_start(lambda part: counted(part.grid[0]), resume)))
+    return Rule("qwen2_vl", AXES, in_turn(_from_start(lambda part: part.frames, resume)), generates=True)
 
 
 @checked
@@ -98,14 +79,12 @@ def qwen2_5_vl(*, tokens_per_second: float = 2.0, resume: str = "side") -> Rule:
     rate = Fraction(repr(tokens_per_second))
 
     def times(part: Part) -> Int[np.ndarray, " L"]:
-        step, frames = rate * (part.seconds or 0), part.grid[0]
-        if (frames - 1) * step > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"rule qwen2_5_vl: times must fit int32, got {float(step):g} times {frames - 1} for {part}"
-            )
-        return np.asarray([int(frame * step) for frame in range(frames)], np.int64)
+        step, last = rate * (part.seconds or 0), int(part.frames.max())
+        if last * step > np.iinfo(np.int32).max:
+            raise ValueError(f"rule qwen2_5_vl: times must fit int32, got {float(step):g} times {last} for {part}")
+        return np.asarray([math.floor(int(frame) * step) for frame in part.frames], np.int64)
 
-    return Rule("qwen2_5_vl", AXES, in_turn(_from_start(times, resume)), fps="needed")
+    return Rule("qwen2_5_vl", AXES, in_turn(_from_start(times, resume)), fps="needed", generates=True)
 
 
 def qwen3_vl() -> Rule:
@@ -117,14 +96,14 @@ def qwen3_vl() -> Rule:
         >>> qwen3_vl().kinds
         ('text', 'image')
     """
-    picture = _from_start(lambda part: counted(part.grid[0]), "side")
-    return Rule("qwen3_vl", AXES, in_turn(picture), kinds=("text", "image"))
+    picture = _from_start(lambda part: part.frames, "side")
+    return Rule("qwen3_vl", AXES, in_turn(picture), kinds=("text", "image"), generates=True)
 
 
 def spatial_reset() -> Rule:
     """Make the rule of MRoPE-I and MHRoPE: a picture from s on has `(s + frame, row, column)`.
 
-    Rows and columns begin at 0 in every picture; the part after it begins at `s + max(frames, height, width)`.
+    Rows and columns begin at 0 in every picture; the part after it begins at `s + max(last frame + 1, height, width)`.
 
     Reference:
         Huang et al. 2025, "Revisiting Multimodal Positional Encoding in Vision-Language Models" (arXiv 2510.23095),
@@ -135,8 +114,8 @@ def spatial_reset() -> Rule:
     """
 
     def picture(part: Part, start: int) -> tuple[Int[np.ndarray, "n 3"], int]:
-        frames, height, width = part.grid
-        positions = grid(counted(frames, start), counted(height), counted(width))
-        return positions, start + max(part.grid)
+        _, height, width = part.grid
+        positions = grid(start + part.frames, counted(height), counted(width))
+        return positions, start + max(int(part.frames.max()) + 1, height, width)
 
-    return Rule("spatial_reset", AXES, in_turn(picture))
+    return Rule("spatial_reset", AXES, in_turn(picture), generates=True)

@@ -12,7 +12,7 @@ from jaxtyping import Num
 from pejax._calls.arguments import checked_fields
 from pejax._ops.checks import check_choice
 from pejax._placement.grids import is_exact
-from pejax._placement.parts import Part
+from pejax._placement.parts import KINDS, Part
 
 FPS = ("refused", "optional", "needed")
 LARGEST_ROUNDING = 2.0**-10
@@ -28,10 +28,13 @@ class Rule:
         name: for messages.
         axes: names of the position axes, such as ("time", "row", "column").
         place: `(parts) -> positions`, one NumPy array `(n, A)` for each part of n tokens, or None for a part whose
-            tokens have no position. It gets the texts, images and videos in order, without those of `unplaced`.
-        kinds: kinds of parts that it takes.
+            tokens have no position. It gets the parts in order, without those of `unplaced`; `part.frames` are the
+            numbers of their frames.
+        kinds: kinds of parts that it takes: "text", "image", "video" or "sound".
         pictures: the most images and videos that it takes. None = any number.
-        fps: whether videos have an fps: "refused", "optional" or "needed".
+        fps: whether videos and sounds have an fps: "refused", "optional" or "needed".
+        generates: whether the model writes text after the parts, which goes on at the largest position + 1
+            (`pejax.next_position`).
 
     Raises:
         ValueError: no axes, no pictures, or an unknown kind or `fps`.
@@ -48,6 +51,7 @@ class Rule:
     kinds: tuple[str, ...] = ("text", "image", "video")
     pictures: int | None = None
     fps: str = "refused"
+    generates: bool = False
 
     def __post_init__(self) -> None:
         if not self.axes:
@@ -56,7 +60,7 @@ class Rule:
             raise ValueError(f"rule {self.name}: pictures must be at least 1, or None, got {self.pictures}")
         check_choice("fps", self.fps, FPS)
         for kind in self.kinds:
-            check_choice("kinds", kind, ("text", "image", "video"))
+            check_choice("kinds", kind, KINDS)
 
 
 def check_parts(rule: Rule, parts: Sequence[Part]) -> None:
@@ -64,10 +68,12 @@ def check_parts(rule: Rule, parts: Sequence[Part]) -> None:
     for part in parts:
         if part.kind not in (*rule.kinds, "unplaced"):
             raise ValueError(f"rule {rule.name} places {' and '.join(rule.kinds)} only, got {part}")
-        if part.kind == "video" and rule.fps == "refused" and part.seconds is not None:
-            raise ValueError(f"rule {rule.name} counts frames: a video must have no fps, got {part}")
-        if part.kind == "video" and rule.fps == "needed" and part.seconds is None:
-            raise ValueError(f"rule {rule.name} places frames by their time: a video must have an fps, got {part}")
+        if rule.fps == "refused" and part.seconds is not None:
+            raise ValueError(f"rule {rule.name} counts frames: a {part.kind} must have no fps, got {part}")
+        if rule.fps == "needed" and part.seconds is None and part.kind in ("video", "sound"):
+            raise ValueError(
+                f"rule {rule.name} places frames by their time: a {part.kind} must have an fps, got {part}"
+            )
     pictures = [part for part in parts if part.is_picture]
     if rule.pictures is not None and len(pictures) > rule.pictures:
         most = "one picture" if rule.pictures == 1 else f"{rule.pictures} pictures"

@@ -60,7 +60,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "ovis_image": _preset(3, 128, f"text (0, i, i); {PICTURE}", "Ovis-Image: diffusers OvisImagePosEmbed", **FLUX),
     "fibo2": _preset(
-        3, 128, "gist (1 ..., 0, 0); picture (largest of them + 1, row, column)",
+        3, 128, "gist (1 ..., 0, 0); picture (513, row, column), 512 being the most tokens of a gist",
         "FIBO 2: diffusers transformer_bria_fibo2.RopeEmbedder", widths=(32, 48, 48), base=256.0,
     ),
     "flux2": _preset(
@@ -127,7 +127,7 @@ PRESETS: dict[str, Preset] = {
         "Kandinsky 5: diffusers Kandinsky5RoPE3D", widths=(16, 24, 24), base=1e4,
     ),
     "kandinsky6": _preset(
-        3, 128, VIDEO, "Kandinsky 6: diffusers Kandinsky6RoPE3D", widths=(32, 48, 48), base=1e4
+        3, 128, "(frame, row / 2, column / 2)", "Kandinsky 6: diffusers Kandinsky6RoPE3D", widths=(32, 48, 48), base=1e4
     ),
     "ltx": _preset(
         3, None, "π/2 · (2 c - 1), c = (8 · frame / frames per second / 20, row · 32 / 2048, column · 32 / 2048)",
@@ -199,12 +199,21 @@ PRESETS: dict[str, Preset] = {
         3, 80, VIDEO, "MiniMax-M3, vision: transformers MiniMaxM3VLVisionRotaryEmbedding",
         widths=(26, 26, 26), base=1e4, pairing="half",
     ),
+    "sam2": _preset(
+        2, None, "(row, column); object pointers without a position",
+        "SAM 2, memory: transformers Sam2VideoVisionRotaryEmbedding", base=1e4, indexing="xy",
+    ),
+    "sam3": _preset(
+        2, None, "(row, column) in a window of 24 x 24; · 24 / columns in layers that see all patches",
+        "SAM 3, vision: transformers Sam3ViTRotaryEmbedding", base=1e4, indexing="xy",
+    ),
 }  # fmt: skip
 """The presets by name."""
 
 OTHERS = {
     "ernie_image": "its angles are laid out for neighbors and its channels mixed as halves, which is no rotation",
     "mochi": "its frequencies are learned: use rope_mixed",
+    "vjepa2": "its angles are laid out for halves and its channels mixed as neighbors, which is no rotation",
     "siglip2_naflex": "its positions are a learned table: use learned",
 }
 """Models that axial RoPE does not describe, and why."""
@@ -221,10 +230,17 @@ def preset_options(name: str | None) -> Mapping[str, Any]:
     if name in OTHERS:
         raise ValueError(f"preset {name!r} is not supported: {OTHERS[name]}")
     if name not in PRESETS:
-        names = [key for key, preset in PRESETS.items() if _letters(name) and _letters(name) in _letters(preset.source)]
+        names = [key for key, preset in PRESETS.items() if _is_of(name, preset.source)]
         hint = f"; did you mean {names[0]!r}?" if names else did_you_mean(name, PRESETS) or "."
         raise ValueError(f"unknown preset {name!r}{hint} Known: {', '.join(PRESETS)}")
     return PRESETS[name].options
+
+
+def _is_of(name: str, source: str) -> bool:
+    """Return whether a name is that of a model or class in a source, or three letters or more of its begin."""
+    models, _, place = source.partition(": ")
+    known = [_letters(word) for word in (*re.split(",| and ", models), place.rpartition(" ")[2])]
+    return len(_letters(name)) > 2 and any(word.startswith(_letters(name)) for word in known)
 
 
 def _letters(name: str) -> str:

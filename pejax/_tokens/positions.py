@@ -117,31 +117,41 @@ def embedding_tokens(encoding: Encoding, width: int | None = None) -> Encoding:
     return dataclasses.replace(encoding, embed=functools.partial(embed_tokens, encoding.embed, width))
 
 
-@checked
-def grid_positions(height: int, width: int, *, indexing: str = "ij") -> Int[Array, "T 2"]:
+BY_PLACE = "sizes are given by place, as in grid_positions(4, 6)"
+"""What to write for sizes by name, of which there are not always two."""
+
+
+@functools.partial(checked, height=BY_PLACE, width=BY_PLACE)
+def grid_positions(*sizes: int | tuple[int, ...], indexing: str = "ij") -> Int[Array, "T A"]:
     """Return the position of every patch of a grid, in raster order: `p_n = (⌊n / width⌋, n mod width)`.
 
     Args:
-        height: number of rows, in patches.
-        width: number of columns, in patches.
-        indexing: "ij" gives (row, column), "xy" gives (column, row).
+        *sizes: numbers of patches along each axis: height and width, of a video frames, height and width; or one tuple
+            of them, such as an extent.
+        indexing: "ij" gives (row, column), as sizes are ordered; "xy", of two sizes, gives (column, row).
 
     Returns:
-        T = height · width positions, in patches.
+        Positions of as many patches as the product of the sizes, in patches; the last axis is fastest.
 
     Raises:
-        ValueError: a side below 1, or an unknown indexing.
+        ValueError: fewer than two sizes, one below 1, an unknown indexing, or "xy" of other than two sizes.
 
     Examples:
         >>> grid_positions(2, 3).tolist()
         [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+        >>> grid_positions((2, 1, 2)).tolist()
+        [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 0, 1]]
     """
     check_choice("indexing", indexing, ("ij", "xy"))
-    if min(height, width) < 1:
-        raise ValueError(f"height and width must be at least 1, got {height} and {width}")
-    row, column = np.divmod(np.arange(height * width, dtype=np.int32), width)
-    positions = np.stack([row, column] if indexing == "ij" else [column, row], axis=-1)
-    return computed_now(lambda: jnp.asarray(positions))  # known inside `jit`, too: attention looks biases up
+    extent = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
+    grid = [size for size in extent if isinstance(size, int)]
+    if len(grid) < 2 or len(grid) != len(extent) or min(grid) < 1:
+        raise ValueError(f"sizes must be two or more integers of at least 1, such as height and width, got {extent}")
+    if indexing == "xy" and len(grid) != 2:
+        raise ValueError(f"indexing='xy' is of two sizes, height and width, got {extent}")
+    positions = np.indices(grid, np.int32).reshape(len(grid), -1).T
+    ordered = positions if indexing == "ij" else positions[:, ::-1]
+    return computed_now(lambda: jnp.asarray(ordered))  # known inside `jit`, too: attention looks biases up
 
 
 def with_unplaced(count: int, positions: Num[Array, "*B T A"]) -> TokenPositions:

@@ -142,7 +142,7 @@ def positions_of(extent: int | tuple[int, ...]) -> Num[Array, "T *A"]:
     """Return the positions of a sequence, or of a grid in raster order."""
     if isinstance(extent, int):
         return jnp.arange(extent)
-    return grid_positions(*extent) if len(extent) == 2 else jnp.asarray(list(np.ndindex(*extent)), jnp.int32)
+    return grid_positions(extent)
 
 
 def settled(encoding: Encoding, params: Params | None, extent: Extent) -> Params:

@@ -32,7 +32,7 @@ TABLES = {
 }
 
 UNRELATED = (
-    "sam3", "mamba", "perceiver", "hyena", "retnet", "performer", "linformer", "monarch",
+    "vjepa2", "mamba", "perceiver", "hyena", "retnet", "performer", "linformer", "monarch",
     "kolmogorov", "banana", "elephant", "keyboard", "mountain", "quantization", "zebra", "xyzzy",
     "foobar", "something", "tokenizer", "optimizer", "batchnorm", "umbrella", "12345", "???",
 )  # fmt: skip

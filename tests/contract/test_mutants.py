@@ -38,10 +38,10 @@ from pejax._encodings import (
 from pejax._extensions import base as scaling
 from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
 from pejax._ops import axes, offset_table, phases, relative, resize, rotary
-from pejax._placement import diffusion, grids, sequence
+from pejax._placement import grids, layouts, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
-from pejax.models.networks import dit, vit
+from pejax.models.networks import vit
 from tests.attention import (
     test_attention,
     test_attention_errors,
@@ -67,7 +67,7 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_proportional
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_dit, test_patches
+from tests.models import test_patches
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_placement
 from tests.support import laws
@@ -137,7 +137,6 @@ MIXED = [
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
     test_rotary.test_mixed_is_the_published_one,
 ]
-VIDEOS = [test_dit.test_positions_of_patches_are_those_of_the_picture_frame_by_frame]
 MOTION = [test_moving_glyphs.test_a_motion_is_constant_and_reflected_at_the_walls]
 LOOPS = [test_moving_glyphs.test_a_video_that_begins_again_is_a_loop_and_a_straight_motion_is_none]
 SIZES = {
@@ -170,6 +169,7 @@ OF_EACH_IMAGE = [
 PATCHES = [
     test_patches.test_patches_are_cut_in_raster_order_and_padded,
     test_patches.test_patches_of_equal_images_are_those_of_the_model_and_come_back,
+    test_patches.test_patches_of_videos_are_their_blocks_frame_by_frame_and_come_back,
     test_patches.test_pictures_that_make_no_patches_are_refused,
 ]
 DISTANCES = [test_distances.test_differences_are_limited_and_as_floats_exact_but_for_one_rounding]
@@ -274,6 +274,14 @@ PLACEMENT = [
         for name in ("qwen_image", "cogview4", "wan")
     ),
     test_placement.test_a_packed_row_is_its_sequences_and_padding,
+]
+RULES_OF_2026 = [
+    functools.partial(test_placement.test_a_rule_places_every_token_by_its_formula, name)
+    for name in ("cogvideox", "cosmos3", "minimax_h3", "ltx2_audio", "vision_tower", "z_image_omni")
+]
+GRIDS = [
+    functools.partial(test_positions.test_grid_positions_are_in_raster_order, 2, 3),
+    test_positions.test_grid_positions_of_volumes_are_in_raster_order,
 ]
 SINUSOIDAL = [functools.partial(test_sinusoidal.test_channels_are_where_the_layout_says, "interleaved")]
 
@@ -663,20 +671,50 @@ MUTANTS = {
         PLACEMENT,
     ),
     "placement: columns before rows": (grids.grid, '"ij"', '"xy"', PLACEMENT),
-    "placement: text from the whole side on": (diffusion._half, " // 2", "", PLACEMENT),
+    "placement: text from the whole side on": (pictures._half, " // 2", "", PLACEMENT),
     "placement: the first sequence is padding": (
         sequence.positions_of,
         "range(1, len(sequences) + 1)",
         "range(len(sequences))",
         PLACEMENT,
     ),
-    "dit: frames in turn": (dit.frame_positions, "jnp.repeat(", "jnp.tile(", VIDEOS),
-    "dit: columns before rows": (dit.frame_positions, "jnp.tile(patches,", "jnp.tile(patches[:, ::-1],", VIDEOS),
-    "dit: time is the last axis": (
-        dit.frame_positions,
-        "return jnp.column_stack([frame, jnp.tile(patches, (frames[0], 1))])",
-        "return jnp.column_stack([jnp.tile(patches, (frames[0], 1)), frame])",
-        VIDEOS,
+    "placement: a crop from the corner": (videos._crop, "round(Fraction(whole - length, 2))", "0", RULES_OF_2026),
+    "placement: the crop to its end": (videos._across, "last * (count - 1), count", "last - 1", RULES_OF_2026),
+    "placement: seconds in place of frames": (videos._at_rate, "rate * part.seconds", "part.seconds", RULES_OF_2026),
+    "placement: frames all alike": (
+        videos.minimax_h3,
+        "17 * cycles + np.asarray(SPANS)[rest]",
+        "4 * part.frames",
+        RULES_OF_2026,
+    ),
+    "placement: both channels on one side": (videos.minimax_h3, "[-number]", "[0]", RULES_OF_2026),
+    "placement: columns on the scale of rows": (videos._in_square, "columns / ratio", "columns * ratio", RULES_OF_2026),
+    "placement: the first token as long as others": (videos._causal_times, "+ 1 - stride", "", RULES_OF_2026),
+    "placement: patches in raster order": (vision._in_blocks, "cells.swapaxes(1, 2)", "cells", RULES_OF_2026),
+    "placement: features of pictures in their own steps": (
+        pictures._stretched,
+        "* (side - 1) // max(count - 1, 1)",
+        "",
+        RULES_OF_2026,
+    ),
+    "placement: sounds are texts": (
+        layouts.side_by_side,
+        'for part in parts if part.kind == kind) for kind in ("text", "sound")',
+        'for part in parts if not part.is_picture) for kind in ("text", "sound")',
+        RULES_OF_2026,
+    ),
+    "placement: generation where a word would be": (
+        sequence.next_position,
+        "placed(rule, parts)",
+        "placed(rule, parts)[-1:]",
+        [functools.partial(test_placement.test_generation_goes_on_after_the_last_of_all_positions, 40, 3, 41)],
+    ),
+    "grid: xy is ij": (positions.grid_positions, "positions[:, ::-1]", "positions", GRIDS),
+    "grid: the first axis is fastest": (
+        positions.grid_positions,
+        "reshape(len(grid), -1).T",
+        "T.reshape(-1, len(grid))",
+        GRIDS,
     ),
     "moving_glyphs: away from a wall that is not there": (moving_glyphs.places, "% 2 - 1", "% 2 - 0.5", MOTION),
     "moving_glyphs: rows at the speed of columns": (
@@ -696,27 +734,23 @@ MUTANTS = {
     ),
     "patches: columns before rows": (
         patches.patchify,
-        "grid_positions(*grid)",
-        "grid_positions(*grid)[:, ::-1]",
+        "grid_positions(grid)",
+        "grid_positions(grid)[:, ::-1]",
         PATCHES,
     ),
     "patches: padding is seen": (patches.patchify, "np.arange(length) <", "0 * np.arange(length) <", BATCH),
     "patches: a budget that is a row short": (
         patches.patchify,
         "if count > length",
-        "if count - grid[1] > length",
+        "if count - grid[-1] > length",
         PATCHES,
     ),
-    "patches: put together by columns": (
-        patches.unpatchify,
-        "reshape(rows, columns,",
-        "reshape(columns, rows,",
-        PATCHES,
-    ),
+    "patches: cut by columns": (patches._cut, "*axes[1::2]", "*axes[1::2][::-1]", PATCHES),
+    "patches: put together by columns": (patches.unpatchify, "reshape(*grid,", "reshape(*grid[::-1],", PATCHES),
     "patches: a patch put together by columns": (
         patches.unpatchify,
-        "-1).swapaxes(1, 2)",
-        "-1).swapaxes(2, 3).swapaxes(1, 2)",
+        "for offset in (0, len(grid))",
+        "for offset in (len(grid), 0)",
         PATCHES,
     ),
     "sizes: the grid of another image": (

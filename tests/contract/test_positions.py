@@ -20,14 +20,25 @@ def test_grid_positions_are_in_raster_order(height, width):
     raster = np.array(list(itertools.product(range(height), range(width))))
     np.testing.assert_array_equal(grid_positions(height, width), raster)
     np.testing.assert_array_equal(grid_positions(height, width, indexing="xy"), raster[:, ::-1])
+    np.testing.assert_array_equal(grid_positions((height, width)), raster)
     assert grid_positions(height, width).dtype == jnp.int32
+
+
+def test_grid_positions_of_volumes_are_in_raster_order():
+    for sizes in ((2, 3, 4), (1, 2, 1), (2, 1, 3, 2)):
+        expected = list(itertools.product(*map(range, sizes)))
+        np.testing.assert_array_equal(grid_positions(*sizes), expected)
+        np.testing.assert_array_equal(grid_positions(sizes), expected)
 
 
 def test_grid_positions_refuse_other_orders_and_empty_grids():
     with pytest.raises(ValueError, match="indexing must be one of ij, xy, got 'yx'"):
         grid_positions(2, 3, indexing="yx")
-    with pytest.raises(ValueError, match="height and width must be at least 1, got 0 and 3"):
-        grid_positions(0, 3)
+    with pytest.raises(ValueError, match="indexing='xy' is of two sizes, height and width, got"):
+        grid_positions(2, 3, 4, indexing="xy")
+    for sizes in ((0, 3), (3,), (), ((2, 3), 4)):
+        with pytest.raises(ValueError, match="sizes must be two or more integers of at least 1, such as height and"):
+            grid_positions(*sizes)
 
 
 @given(st.lists(st.lists(st.integers(-2, 3), min_size=9, max_size=9), min_size=2, max_size=2))

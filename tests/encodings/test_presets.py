@@ -59,7 +59,15 @@ def test_mhrope_gives_whole_key_heads_to_the_axes():
     [
         ("rope_axial(preset='fluks')", VIDEO, "unknown preset 'fluks'; did you mean 'flux'? Known: flux, "),
         ("rope_axial(preset='SkyReels')", VIDEO, "unknown preset 'SkyReels'; did you mean 'wan'? Known: "),
-        ("rope_axial(preset='sam3')", VIDEO, "unknown preset 'sam3'. Known: flux, "),
+        ("rope_axial(preset='HunyuanVideo-1')", VIDEO, "did you mean 'hunyuan_video'? Known: "),
+        (
+            "rope_axial(preset='QwenEmbedRope')",
+            VIDEO,
+            "unknown preset 'QwenEmbedRope'; did you mean 'qwen_image'? Known: ",
+        ),
+        ("rope_axial(preset='video')", VIDEO, "unknown preset 'video'. Known: flux, "),
+        ("rope_axial(preset='a')", VIDEO, "unknown preset 'a'. Known: flux, "),
+        ("rope_axial(preset='vjepa2')", VIDEO, "preset 'vjepa2' is not supported: its angles are laid out for halves"),
         ("rope_axial(preset='')", VIDEO, "unknown preset ''. Known: flux, "),
         ("rope_axial(preset='mochi')", VIDEO, "preset 'mochi' is not supported: its frequencies are learned"),
         ("rope_axial(preset='ernie_image')", VIDEO, "preset 'ernie_image' is not supported: its angles"),

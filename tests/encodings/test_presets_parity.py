@@ -206,6 +206,14 @@ def gemma4() -> Rows:
     return PLANE, lambda x: module.apply_multidimensional_rope(x, cos, sin, places, unsqueeze_dim=2)
 
 
+def sam(module: str, rotary: str, config: str, **options) -> Rows:
+    torch, module_ = peer("torch"), of_transformers(module)
+    places = torch.tensor(PLANE[:, ::-1].copy())  # columns come first
+    cos, sin = getattr(module_, rotary)(getattr(module_, config)(**options))(torch.ones(1), places)
+    rotate = lambda x: module_.apply_rotary_pos_emb_2d(x, x, cos, sin)[0]
+    return PLANE, lambda x: rotate(x.swapaxes(1, 2)).swapaxes(1, 2)
+
+
 def llama4() -> Rows:
     module = of_transformers("llama4")
     table = module.Llama4VisionRotaryEmbedding(module.Llama4VisionConfig(image_size=84, patch_size=14))(
@@ -282,6 +290,10 @@ CLASSES: dict[str, Callable[[], Rows]] = {
         *("minimax_m3_vl", "MiniMaxM3VLVisionRotaryEmbedding", "MiniMaxM3VLVisionConfig", VIDEO),
         "apply_rotary_pos_emb_vision",
     ),
+    "sam2": lambda: sam(
+        *("sam2_video", "Sam2VideoVisionRotaryEmbedding", "Sam2VideoConfig"), memory_attention_hidden_size=64
+    ),
+    "sam3": lambda: sam("sam3", "Sam3ViTRotaryEmbedding", "Sam3ViTConfig", hidden_size=128, num_attention_heads=2),
 }
 """By preset, and a model or options beside it."""
 INEXACT = ("cosmos3", "ideogram4", "kandinsky5", "ltx", "ltx2", "ltx2 pairing='half'", "ltx2_audio")
@@ -323,6 +335,13 @@ def test_a_preset_turns_as_the_class_it_is_read_from(name, monkeypatch):
     largest = np.abs(at32).max() * (1e4 if "ltx" in name else 1.0)
     rounding = 2.0**-23 * largest if name in INEXACT else 0.0
     np.testing.assert_allclose(ours, theirs, atol=1e-4 + rounding)
+
+
+def test_the_angles_of_vjepa_2_are_no_rotation():
+    own = of_transformers("vjepa2").rotate_queries_or_keys
+    x = peer("torch").ones(1, 1, 5, 8)
+    norms = own(x, peer("torch").arange(5.0)).norm(dim=-1) / x.norm(dim=-1)
+    assert abs(norms - 1).max() > 0.1
 
 
 def test_every_preset_with_a_class_is_compared():

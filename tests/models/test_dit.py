@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax import make_encoding
+from pejax import grid_positions, make_encoding
 from pejax.models import DiT, Execution, LayerConfig, NormConfig, ViT, dit, vit
-from pejax.models.networks.dit import frame_positions, patches_to_images
+from pejax.models.networks.dit import patches_to_images
 from pejax.models.networks.vit import images_to_patches
 from pejax.models.parts.layers import LayerNorm
 from tests.support.cases import slow
@@ -151,8 +151,8 @@ def clips(frames: int = 3, batch: int = 2):
 
 
 def test_positions_of_patches_are_those_of_the_picture_frame_by_frame():
-    assert frame_positions((2, 3, 4)).tolist() == [list(place) for place in np.ndindex(2, 3, 4)]
-    assert frame_positions((3, 4)).tolist() == [list(place) for place in np.ndindex(3, 4)]
+    assert grid_positions((2, 3, 4)).tolist() == [list(place) for place in np.ndindex(2, 3, 4)]
+    assert grid_positions((3, 4)).tolist() == [list(place) for place in np.ndindex(3, 4)]
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_video_of_one_frame_is_the_picture(pe):
     picture = make(pe=pe)(images, *conditions)
     np.testing.assert_allclose(one(images[:, None], *conditions)[:, 0], picture, atol=1e-5)
     if pe != "rope":
-        later = frame_positions((1, 2, 2)) + jnp.array([5, 0, 0])
+        later = grid_positions((1, 2, 2)) + jnp.array([5, 0, 0])
         np.testing.assert_allclose(one(images[:, None], *conditions, positions=later)[:, 0], picture, atol=1e-5)
 
 
@@ -171,7 +171,7 @@ def test_a_video_of_one_frame_is_the_picture(pe):
 def test_frames_follow_their_positions_and_the_axes_are_frame_row_column():
     model, (videos, *conditions) = make(**CLIP, pe="rope_axial"), clips()
     result = model(videos, *conditions)
-    places = frame_positions((3, 2, 2)).reshape(3, 4, 3)
+    places = grid_positions((3, 2, 2)).reshape(3, 4, 3)
     back = model(videos[:, ::-1], *conditions, positions=places[::-1].reshape(-1, 3))
     np.testing.assert_allclose(back[:, ::-1], result, atol=1e-5)
     assert float(jnp.abs(model(videos[:, ::-1], *conditions)[:, ::-1] - result).max()) > 1e-3, "time has a direction"
@@ -191,7 +191,7 @@ def test_extensions_leave_the_trained_videos_as_they_are(pe, extend):
     longer = nnx.merge(nnx.split(extended)[0], nnx.split(model)[1])
     np.testing.assert_allclose(longer(*clips()), model(*clips()), atol=1e-5)
     if pe == "rope_axial" and extend == "pi":  # the grid gives factor 2 on time, and 1 on rows and columns
-        halved = frame_positions((6, 2, 2)).astype(jnp.float32) * jnp.array([0.5, 1.0, 1.0])
+        halved = grid_positions((6, 2, 2)).astype(jnp.float32) * jnp.array([0.5, 1.0, 1.0])
         np.testing.assert_allclose(longer(*clips(6)), model(*clips(6), positions=halved), atol=1e-5)
     if pe == "rope_axial":  # a table is resampled, extended or not
         assert float(jnp.abs(longer(*clips(9)) - model(*clips(9))).max()) > 1e-5
@@ -220,7 +220,7 @@ REFUSED = {
     ),
     "videos must have at least one frame, got shape (0, 8, 8)": lambda: jax.eval_shape(make(**CLIP), *clips(0)),
     "positions must be (12, 3) or (2, 12, 3), got (4, 2)": lambda: jax.eval_shape(
-        lambda *inputs: make(**CLIP)(*inputs, positions=frame_positions((2, 2))), *clips()
+        lambda *inputs: make(**CLIP)(*inputs, positions=grid_positions((2, 2))), *clips()
     ),
     "frames must be at least 0, got -1": lambda: dit(frames=-1),
     "must have channels=1": lambda: jax.eval_shape(make(), *inputs()[:0], jnp.zeros((1, 8, 8, 2)), jnp.zeros((1,))),

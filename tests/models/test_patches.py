@@ -63,6 +63,22 @@ def test_patches_are_cut_in_raster_order_and_padded():
             assert bool(patches.tokens.segment_ids[n, t]) == in_image
 
 
+def test_patches_of_videos_are_their_blocks_frame_by_frame_and_come_back():
+    videos, (frames, rows, columns) = [normal(4, 6, 4, 2, seed=3), normal(2, 2, 8, 2, seed=4)], (2, 2, 4)
+    patches = patchify(videos, (frames, rows, columns), budget=8)
+    assert patches.extent.tolist() == [[2, 3, 1], [1, 1, 2]]
+    places, pixels = np.asarray(patches.tokens.positions), np.asarray(patches.pixels)
+    for n, video in enumerate(map(np.asarray, videos)):
+        for k, (t, y, x) in enumerate(np.ndindex(*patches.extent[n].tolist())):
+            np.testing.assert_array_equal(places[n, k], (t, y, x))
+            block = video[t * frames :][:frames, y * rows :][:, :rows, x * columns :][:, :, :columns]
+            np.testing.assert_array_equal(pixels[n, k], block.ravel())
+    np.testing.assert_array_equal(patches.tokens.segment_ids, [[1] * 6 + [0] * 2, [1] * 2 + [0] * 6])
+    again = unpatchify(patches.pixels, patches.extent, (frames, rows, columns))
+    for video, other in zip(videos, again, strict=True):
+        np.testing.assert_array_equal(video, other)
+
+
 @pytest.mark.slow
 def test_patches_of_equal_images_are_those_of_the_model_and_come_back():
     image = normal(2, 6, 9, 2)
@@ -154,14 +170,14 @@ def test_one_program_serves_other_sizes_of_the_same_budget():
 def test_pictures_that_make_no_patches_are_refused():
     image = lambda *shape: np.zeros(shape, np.float32)
     cut = lambda *shapes, **options: lambda: patchify([image(*shape) for shape in shapes], 4, **options)
-    refused(cut((8, 8, 3), (8, 10, 3)), "images[1] must have sides that are multiples of patch=4, got 8 x 10")
-    refused(cut((8, 8)), "images[0] must be (height, width, channels), got shape (8, 8)")
+    refused(cut((8, 8, 3), (8, 10, 3)), "images[1] must have sides that are multiples of the patch, 4 x 4, got 8 x 10")
+    refused(cut((8, 8)), "images[0] must be (height, width, channels) for patches of 2 sides, got shape (8, 8)")
     alike = "images must be one or more, of equal channels and one type, got"
     refused(cut((8, 8, 3), (8, 8, 1)), f"{alike} ['float32 (8, 8, 3)', 'float32 (8, 8, 1)']")
     refused(cut(), f"{alike} []")
     refused(lambda: patchify([image(8, 8, 3), jnp.zeros((8, 8, 3), jnp.bfloat16)], 4), f"{alike} ['float32 (8, 8, 3)',")
     for budget in (9, 5, 4):  # a patch, a row, and more than a row short
-        wide = f"budget must hold all patches of images[1], 2 rows of 5 patches = 10, got {budget}"
+        wide = f"budget must hold all patches of images[1], 2 x 5 = 10, got {budget}"
         refused(cut((4, 8, 3), (8, 20, 3), budget=budget), wide)
     refused(lambda: patchify([np.zeros((8, 8, 3), np.uint8)], 4), "images must be")
 
@@ -170,8 +186,14 @@ def test_grids_that_do_not_fit_the_patches_are_refused():
     pixels = np.zeros((2, 6, 12), np.float32)
     refused(lambda: unpatchify(pixels, [[2, 3], [2, 4]], 2), "extent must be grids of 1 to 6 patches, the tokens of")
     refused(lambda: unpatchify(pixels, [[2, 3], [0, 4]], 2), "got [0, 4]")
-    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 5), "N a multiple of patch², got N=12 and patch=5")
-    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 0), "got N=12 and patch=0")
+    refused(
+        lambda: unpatchify(pixels, [[2, 3], [1, 1]], 5), "a multiple of the pixels of a patch, got N=12 and patch=5"
+    )
+    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], 0), "patch must be a side of at least 1, or (frames, ")
+    refused(lambda: unpatchify(pixels, [[2, 3], [1, 1]], (1, 2, 2)), "extent must be (B, 3), grids of patch=(1, 2, 2)")
+    refused(lambda: patchify([np.zeros((2, 4, 4, 3), np.float32)], 2), "got shape (2, 4, 4, 3)")
+    refused(lambda: patchify([np.zeros((4, 4, 3), np.float32)], (1, 2, 2)), "must be (frames, height, width, channels)")
+    refused(lambda: patchify([np.zeros((3, 4, 4, 1), np.float32)], (2, 2, 2)), "patch, 2 x 2 x 2, got 3 x 4 x 4")
     traced = jax.jit(lambda pixels, extent: unpatchify(pixels, extent, 2))
     refused(
         lambda: traced(pixels, jnp.ones((2, 2), jnp.int32)), "extent must be known, as the sizes of images are, got"

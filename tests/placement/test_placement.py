@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 import pejax
-from pejax import Dims, attend, positions_of
+from pejax import Dims, attend, next_position, positions_of
 from pejax.encodings import PRESETS
 from pejax.placement import (
     RULES,
     Rule,
     centered,
+    cogvideox,
     cogview4,
     cosmos,
+    cosmos3,
     counted,
     equal,
+    fibo2,
     fitted,
     flux2,
+    flux3,
     grid,
     image,
     kandinsky6,
@@ -29,10 +33,15 @@ from pejax.placement import (
     middles,
     qwen2_5_vl,
     qwen2_vl,
+    sam3,
+    sound,
     text,
     unplaced,
     video,
+    vision_tower,
+    z_image_omni,
 )
+from tests.placement.test_placement_parity import COMPARED, NOT_IN_PEERS
 from tests.support.biases import types_unchecked
 from tests.support.cases import slow
 
@@ -94,6 +103,39 @@ EXPECTED = {
     "ltx2": ([video(3, 2, 1, fps=25)], ltx2(),
         np.pi / 2 * np.asarray([(2 * (0.5, 5, 13)[t] / 25 / 20 - 1, 2 * (h * 32 + 16) / 2048 - 1, 16 / 1024 - 1)
                                 for t, h, w in raster(3, 2, 1)])),
+    "flux3": ([text(2), image(1, 2), image(2, 1), image(1, 1)], "flux3",
+        [(0, 0, 0, 0.0), (0, 0, 0, 1), (0, 0, 0, 0), (0, 0, 0.5, 0), (0, 0, 0, -1), (0, 0.5, 0, -1), (0, 0, 0, -2)]),
+    "fibo2": ([text(2), image(1, 2), image(1, 1)], fibo2(gist=4),
+        [(1, 0, 0), (2, 0, 0), (5, 0, 0), (5, 0, 1), (6, 0, 0)]),
+    "ideogram4": ([text(2), image(1, 2)], "ideogram4", [*diagonal(0, 2), (65536,) * 3, (65536, 65536, 65537)]),
+    "hunyuan_image": ([text(1), image(2, 2)], "hunyuan_image", [(0, 0), *raster(2, 2)]),
+    "z_image_omni": ([text(32), image(2, 1), text(32), image(2, 1)], z_image_omni(siglip=1),
+        [*((1 + i, 0, 0) for i in range(32)), (33, 0, 0), (33, 1, 0), *((35 + i, 0, 0) for i in range(32)),
+         (34, 0, 0), (34, 3, 0)]),
+    "z_image_omni, filled up": ([text(32), text(32), image(1, 1), image(1, 1)], z_image_omni(captions=(20, 7)),
+        [*((1 + i, 0, 0) for i in range(32)), *((23 + i, 0, 0) for i in range(32)), (21, 0, 0), (30, 0, 0)]),
+    "cogvideox": ([text(1), video(1, 2, 6)], "cogvideox",
+        [(0, 0, 0), *((0, 8 + h * (23 / 2 - 8), w * 45 / 6) for h, w in raster(2, 6))]),
+    "cogvideox, tall": ([video((4, 9), 4, 2)], cogvideox(trained=(8, 9)),
+        [(t, h * 2, 2 + w * (6 / 2 - 2)) for t in (4, 9) for h, w in raster(4, 2)]),
+    "cosmos3": ([text(2), sound(3, fps=25), video(2, 1, 1, fps=16)], "cosmos3",
+        [(0, 0, 0.0), (1, 1, 1), *((15002 + t * 24 / 25, 0, 0) for t in range(3)), (15002, 0, 0), (15003.5, 0, 0)]),
+    "cosmos3, frames": ([text(1), sound(2), video(2, 1, 2)], cosmos3(margin=5),
+        [(0, 0, 0), (6, 0, 0), (7, 0, 0), *((6 + t, 0, w) for t, _, w in raster(2, 1, 2))]),
+    "minimax_h3": ([text(2), sound(2), sound(1), video(7, 1, 4)], "minimax_h3",
+        [(0, 0, 0.0), (1, 0, 0), (2, 0, -16), (3, 0, -16), (2, 0, 32),
+         *((2 + 5 / 3 * (0, 1, 5, 9, 13, 17, 18)[t], 8, 16 * (w - 1)) for t, _, w in raster(7, 1, 4))]),
+    "ltx2_audio": ([sound(3, fps=25)], "ltx2_audio",
+        [np.pi / 2 * (2 * middle / 100 / 20 - 1) for middle in (0.5, 3, 7)]),
+    "wan, numbers": ([video((3, 0), 1, 2)], "wan", [(t, 0, w) for t in (3, 0) for w in range(2)]),
+    "vision_tower": ([video(2, 2, 4)], vision_tower(block=2),
+        2 * [(h, 2 * block + w) for block in range(2) for h, w in raster(2, 2)]),
+    "qwen2_vl_vision": ([image(4, 2)], "qwen2_vl_vision", [(2 * block + h, w) for block, h, w in raster(2, 2, 2)]),
+    "minimax_m3_vision": ([video(2, 2, 4)], "minimax_m3_vision",
+        [(t, h, 2 * block + w) for t, block, h, w in raster(2, 2, 2, 2)]),
+    "llama4_vision": ([image(2, 2), unplaced(1)], "llama4_vision",
+        [*((h + 1, w + 1) for h, w in raster(2, 2)), (0, 0)]),
+    "sam3": ([image(2, 4)], sam3(window=3), [(h * 0.75, w * 0.75) for h, w in raster(2, 4)]),
     "patches": ([unplaced(1), image(2, 3)], "patches", [(0, 0), *raster(2, 3)]),
     "dinov3": ([unplaced(2), image(2, 4)], "dinov3",
         2 * np.pi * np.asarray([(0, 0)] * 2 + [(h - 0.5, (w + 0.5) / 2 - 1) for h, w in raster(2, 4)])),
@@ -101,7 +143,7 @@ EXPECTED = {
 """Parts, rule, and the position of every token."""
 
 
-QUICK = ("qwen2_vl", "qwen2_5_vl", "flux", "qwen_image", "cogview4")
+QUICK = ("qwen2_vl", "qwen2_5_vl", "flux", "qwen_image", "cogview4", "cosmos3", "minimax_h3", "vision_tower")
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in EXPECTED])
@@ -125,11 +167,18 @@ def test_every_rule_has_a_formula_here():
     assert {RULES[name.partition(",")[0]] for name in EXPECTED} == set(RULES.values())
 
 
+def test_every_preset_has_a_rule_of_its_name():
+    assert PRESETS.keys() <= RULES.keys()
+
+
+def test_every_rule_is_compared_with_its_model_or_the_model_is_named():
+    assert COMPARED.isdisjoint(NOT_IN_PEERS)
+    assert RULES.keys() == COMPARED | NOT_IN_PEERS.keys()
+
+
 def test_a_rule_has_the_axes_of_the_preset_of_its_name():
     """Of presets that other rules serve: `patches` those of vision transformers."""
-    shared = RULES.keys() & PRESETS.keys()
-    assert len(shared) >= 18
-    for name in shared:
+    for name in PRESETS:
         assert len(RULES[name]().axes) == PRESETS[name].axes, name
 
 
@@ -154,6 +203,16 @@ def test_tokens_that_a_rule_does_not_place_have_no_position():
     assert positions_of([image(1, 2)], rule="cogview4").has_position is None
     alone = positions_of([unplaced(2)], rule="flux")
     np.testing.assert_array_equal(alone.positions, np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("frames", "after", "expected"), [(40, 3, 41), (40, 60, 65), (2, 3, 8)]
+)  # what transformers 5.24 gives
+def test_generation_goes_on_after_the_last_of_all_positions(frames, after, expected):
+    parts = [text(1), video(frames, 4, 4), text(after)]
+    assert next_position(parts, rule="qwen2_vl") == expected
+    assert next_position([unplaced(2), *parts, unplaced(1)], rule="qwen2_vl") == expected
+    assert next_position([unplaced(2)], rule="qwen2_vl") == 0
 
 
 IN_TURN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "spatial_reset", "qwen_image_2_1")
@@ -228,6 +287,42 @@ def test_positions_with_fractions_are_float64_where_jax_has_64_bits():
 
 
 REFUSED = [
+    (lambda: sound(0), "sound: tokens must be at least 1, got 0"),
+    (lambda: sound(3, fps=-1), "sound: fps must be above 0, got -1"),
+    (lambda: video((), 2, 2), "video: frames must be at least 1, got 0"),
+    (lambda: video((2**31, -5), 2, 2), "video: numbers of frames must fit int32, got 2147483648"),
+    (lambda: video((0, 7), 2, 2, patch=(2, 1, 1)), r"numbers of frames are those of tokens, .* got \(2, 1, 1\)"),
+    (lambda: positions_of([sound(2)], rule="wan"), r"wan places text and image and video only, got sound\(2\)"),
+    (lambda: positions_of([sound(2)], rule="ltx2_audio"), r"a sound must have an fps, got sound\(2\)"),
+    (
+        lambda: positions_of([sound(2, fps=4), image(1, 1)], rule="minimax_h3"),
+        r"rule minimax_h3 counts frames: a sound must have no fps, got sound\(2, seconds=1/4\)",
+    ),
+    (
+        lambda: positions_of([sound(2), sound(2), sound(1), image(1, 1)], rule="minimax_h3"),
+        r"places at most 2 sounds, beside a video, got image\(1, 1\), sound\(2\), sound\(2\), sound\(1\)",
+    ),
+    (lambda: positions_of([sound(2)], rule="minimax_h3"), r"beside a video, got sound\(2\)"),
+    (lambda: positions_of([image(3, 2)], rule="qwen2_vl_vision"), r"multiples of block=2, got image\(3, 2\)"),
+    (lambda: positions_of([text(513)], rule="fibo2"), "texts must have at most 512 tokens, those of a gist, got 513"),
+    (lambda: positions_of([text(32), image(1, 1), image(1, 1)], rule="z_image_omni"), "every picture .* caption"),
+    (lambda: positions_of([text(32), image(1, 1)], rule=z_image_omni(siglip=1)), "one of siglip=1 its picture, got"),
+    (
+        lambda: positions_of([text(7)], rule="z_image_omni"),
+        r"texts must be captions=\[7\], filled up to multiples of 32, got \[7\]",
+    ),
+    (
+        lambda: positions_of([text(32)], rule=z_image_omni(captions=(20, 7))),
+        r"texts must be captions=\[20, 7\], filled up to multiples of 32, got \[32\]",
+    ),
+    (lambda: z_image_omni(siglip=-1), "siglip must be at least 0, got -1"),
+    (lambda: cosmos3(fps=0), "fps must be above 0, got 0"),
+    (lambda: cogvideox(trained=(0, 4)), r"trained must be above 0 on every axis, got \(0, 4\)"),
+    (lambda: vision_tower(block=0), "block must be above 0, got 0"),
+    (lambda: sam3(window=0), "window must be above 0, got 0"),
+    (lambda: flux3(scale=0), "scale must be above 0, got 0"),
+    (lambda: next_position([text(2)], rule="flux"), "rule must be of a model that generates text, such as .* got flux"),
+    (lambda: next_position([], rule="qwen2_vl"), "sequences must have parts such as text.* got an empty one"),
     (lambda: image(0, 3), "image: height must be at least 1, got 0"),
     (lambda: image(3, -1), "image: width must be at least 1, got -1"),
     (lambda: image(4, 6, patch=0), "image: patch must be at least 1, got 0"),
@@ -257,7 +352,7 @@ REFUSED = [
     (lambda: qwen2_vl(resume="max"), "resume must be one of side, end, got 'max'"),
     (lambda: qwen2_5_vl(tokens_per_second=0), "tokens_per_second must be above 0, got 0"),
     (lambda: cosmos(fps=-1), "fps must be above 0, got -1"),
-    (lambda: ltx(stride=(8, 0, 32)), "stride must be at least 1 on every axis"),
+    (lambda: ltx(stride=(8, 0, 32)), "stride must be above 0 on every axis"),
     (lambda: centered(0), "count must be at least 1, got 0"),
     (lambda: fitted(2, 0), "reference must be at least 1, got 0"),
     (lambda: grid(), "axes must be one list of coordinates each"),
@@ -266,7 +361,7 @@ REFUSED = [
     (lambda: grid(np.ones((2, 2))), r"axes must be one list of coordinates each, got shapes \(\(2, 2\)\)"),
     (lambda: Rule("mine", (), list), "axes must name at least one axis"),
     (lambda: Rule("mine", ("row",), list, fps="maybe"), "fps must be one of refused, optional, needed, got 'maybe'"),
-    (lambda: Rule("mine", ("row",), list, kinds=("sound",)), "kinds must be one of text, image, video, got 'sound'"),
+    (lambda: Rule("mine", ("row",), list, kinds=("clip",)), "kinds must be one of text, .*, sound, got 'clip'"),
 ]
 
 

@@ -54,7 +54,7 @@ def plain_calls(group: str) -> dict[str, Call]:
 def _functions() -> dict[str, Call]:
     at, keys, key = jnp.arange(5), jnp.arange(7), jax.random.key(0)
     sides, slopes = {"q_positions": at, "k_positions": keys}, jnp.asarray([0.5, 0.25, 0.125])
-    grid = pejax.grid_positions(2, 3)
+    grid, grid_of = pejax.grid_positions(2, 3), lambda sizes, **options: pejax.grid_positions(sizes, **options)
     patches = {"q_positions": grid, "k_positions": grid}
     frequencies = pejax.rope_frequencies(8)
     rotary = {"frequencies": frequencies, "rotary": pejax.Rotary(10000.0, 8, 64)}
@@ -139,7 +139,8 @@ def _functions() -> dict[str, Call]:
             {**scaled, "long_factors": (1.0, 2.0, 3.0, 4.0), "short_factors": (1.0, 1.0, 1.0, 1.0),
              "attention_factor": 1.5},
         ),
-        "grid_positions": (pejax.grid_positions, {"height": 2, "width": 3, "indexing": "xy"}),
+        "grid_positions": (grid_of, {"sizes": (2, 3), "indexing": "xy"}),
+        "grid_positions of a volume": (grid_of, {"sizes": (2, 3, 2)}),
         "segment_positions": (pejax.segment_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
         "segments_of_positions": (pejax.segments_of_positions, {"positions": jnp.asarray([0, 1, 0, 1])}),
         "packed_positions": (pejax.packed_positions, {"segment_ids": jnp.asarray([1, 1, 2, 0])}),
@@ -523,9 +524,12 @@ def _placement() -> dict[str, Call]:
         "text": (p.text, {"tokens": 4}),
         "unplaced": (p.unplaced, {"tokens": 4}),
         "image": (p.image, {"height": 4, "width": 8, "patch": 2}),
+        "sound": (p.sound, {"tokens": 4, "fps": 2.5}),
+        "next_position": (pejax.next_position, {"parts": (picture,), "rule": "qwen3_vl"}),
+        "video of numbers": (p.video, {"frames": (0, 7), "height": 4, "width": 8}),
         "video": (p.video, {"frames": 4, "height": 4, "width": 8, "patch": (2, 2, 2), "fps": 2.5}),
         "positions_of": (packed, {"sequences": (picture,), "rule": "qwen3_vl", "length": 40}),
-        "Rule": (p.Rule, {**rule, "fps": "optional"}),
+        "Rule": (p.Rule, {**rule, "fps": "optional", "generates": True}),
         "grid": (lambda axes: p.grid(axes, np.arange(3)), {"axes": np.arange(2)}),
         "counted": (p.counted, {"count": 4, "start": 2}),
         "centered": (p.centered, {"count": 4}),
@@ -537,6 +541,16 @@ def _placement() -> dict[str, Call]:
         "flux2": (p.flux2, {"reference_step": 10}),
         "longcat_image": (p.longcat_image, {"start": 512}),
         "cosmos": (p.cosmos, {"fps": 24.0}),
+        "cosmos3": (p.cosmos3, {"margin": 15000, "fps": 24.0}),
+        "cogvideox": (p.cogvideox, {"trained": (30, 45)}),
+        "flux3": (p.flux3, {"scale": 0.5}),
+        "fibo2": (p.fibo2, {"gist": 512}),
+        "ideogram4": (p.ideogram4, {"start": 65536}),
+        "z_image_omni": (p.z_image_omni, {"captions": (20, 7), "siglip": 1}),
+        "ltx2_audio": (p.ltx2_audio, {"stride": 4}),
+        "vision_tower": (p.vision_tower, {"block": 2}),
+        "minimax_m3_vision": (p.minimax_m3_vision, {"block": 2}),
+        "sam3": (p.sam3, {"window": 24}),
         "ltx": (p.ltx, {"stride": (8, 32, 32)}),
         "ltx2": (p.ltx2, {"stride": (8, 32, 32)}),
         "kandinsky6": (p.kandinsky6, {"scale": (1.0, 2.0, 2.0)}),

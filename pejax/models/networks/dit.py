@@ -53,16 +53,6 @@ def patches_to_images(
     return pixels.reshape(batch, rows * patch, columns * patch, -1)
 
 
-def frame_positions(grid: tuple[int, ...]) -> Int[Array, "T A"]:
-    """Return the positions of the patches of a picture, (row, column), or a video, (frame, row, column), in order."""
-    *frames, rows, columns = grid
-    patches = grid_positions(rows, columns)
-    if not frames:
-        return patches
-    frame = jnp.repeat(jnp.arange(frames[0], dtype=patches.dtype), rows * columns)
-    return jnp.column_stack([frame, jnp.tile(patches, (frames[0], 1))])
-
-
 class DiT(Layered):
     """A diffusion transformer. Before training it returns zeros, and its layers change nothing.
 
@@ -140,7 +130,7 @@ class DiT(Layered):
         tokens = math.prod(grid)
         if channels != config.channels:
             raise ValueError(f"images must have channels={config.channels}, got {images.shape}")
-        positions, axes = frame_positions(grid) if positions is None else positions, len(grid)
+        positions, axes = grid_positions(grid) if positions is None else positions, len(grid)
         if positions.shape not in ((tokens, axes), (batch, tokens, axes)):
             rule = f"positions must be ({tokens}, {axes}) or ({batch}, {tokens}, {axes})"
             raise ValueError(f"{rule}, got {positions.shape}")
