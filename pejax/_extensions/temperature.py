@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._calls.arguments import checked
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 from pejax._ops.checks import check_position_type, check_positions
 from pejax._record.dims import Dims
 from pejax._record.encoding import Encoding, Params
@@ -112,7 +112,7 @@ def scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | None
     return _scale_tokens(encoding, functools.partial(log_n_temperature, trained_length=trained))
 
 
-log_n = extension("log_n", "queries", scale_by_log_n)
+log_n = extension_factory("log_n", "queries", scale_by_log_n)
 
 
 def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
@@ -128,7 +128,7 @@ def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192,
     return _scale_tokens(encoding, functools.partial(llama4_temperature, floor_length=floor_length, scale=scale))
 
 
-llama4 = extension("llama4", "queries", scale_by_llama4)
+llama4 = extension_factory("llama4", "queries", scale_by_llama4)
 
 
 def _check_sequence(name: str, dims: Dims) -> None:

@@ -232,6 +232,7 @@ YARN = [
     test_extension.test_yarn_leaves_fast_pairs_divides_slow_ones_and_falls_in_between,
     test_extension.test_yarn_without_truncation_and_with_other_betas,
     test_extension.test_yarn_ends_at_the_last_channel_not_at_the_last_pair,
+    test_extension.test_yarn_of_the_paper_blends_by_the_turns_in_the_trained_length,
     test_extension.test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair,
     test_extension.test_attention_factors_are_the_papers,
     test_extension.test_extensions_compose,
@@ -257,6 +258,7 @@ PAIRWISE = [
 ]
 STEPS = [
     test_clips_and_steps.test_between_two_extensions_frequencies_are_interpolated_geometrically,
+    test_clips_and_steps.test_beyond_one_the_factor_is_a_higher_power_and_stopped_pairs_stay_stopped,
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
 SHARES = [test_proportional.finer_is_trained]
@@ -492,20 +494,20 @@ MUTANTS = {
     "yarn: pairs counted from the slow end": (scaling.pair_index, "-0.5 * by_axis", "0.5 * by_axis", YARN),
     "yarn: ramp upside down": (
         yarn.extend_yarn,
-        "scaled(frequencies, 1.0 - divided",
-        "scaled(frequencies, divided",
+        "keep = 1.0 - _ramp_by_pair",
+        "keep = _ramp_by_pair",
         YARN,
     ),
     "yarn: low and high swapped": (yarn.extend_yarn, "in (beta_fast, beta_slow))", "in (beta_slow, beta_fast))", YARN),
-    "yarn: rounded inwards": (yarn.extend_yarn, "xp.floor(low), xp.ceil(high)", "xp.ceil(low), xp.floor(high)", YARN),
-    "yarn: truncated the other way round": (yarn.extend_yarn, "if truncate:", "if not truncate:", YARN),
+    "yarn: rounded inwards": (yarn._ramp_by_pair, "xp.floor(low), xp.ceil(high)", "xp.ceil(low), xp.floor(high)", YARN),
+    "yarn: truncated the other way round": (yarn._ramp_by_pair, "if truncate:", "if not truncate:", YARN),
     "yarn: the last pair for the last channel": (
-        yarn.extend_yarn,
+        yarn._ramp_by_pair,
         "by_axis(rotary.rotary_dim) - 1)",
         "by_axis(rotary.rotary_dim) // 2 - 1)",
         YARN,
     ),
-    "yarn: an end below zero": (yarn.extend_yarn, "xp.clip(end, 0,", "xp.clip(end, -rotary.rotary_dim,", YARN),
+    "yarn: an end below zero": (yarn._ramp_by_pair, "xp.clip(end, 0,", "xp.clip(end, -rotary.rotary_dim,", YARN),
     "yarn: turns in radians": (yarn._yarn_pair, "(math.tau * turns)", "turns", YARN),
     "yarn: logarithm of the base halved": (
         yarn._yarn_pair,
@@ -519,7 +521,19 @@ MUTANTS = {
         "by_axis(rotary.rotary_dim) // 2 * xp.log",
         YARN,
     ),
-    "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, resolved)", "1.0 - divided, resolved**2)", YARN),
+    "yarn: the paper's ramp between other turns": (
+        yarn.extend_yarn,
+        "trained, beta_slow, beta_fast)",
+        "trained, 1.0, beta_fast)",
+        YARN,
+    ),
+    "yarn: the paper's ramp of extended pairs": (
+        scaling.ramp_by_turns,
+        "unextended(frequencies, rotary)",
+        "frequencies",
+        YARN,
+    ),
+    "yarn: divided twice": (yarn.extend_yarn, "keep, resolved)", "keep, resolved**2)", YARN),
     "yarn: attention twice as sharp": (yarn.extend_yarn, "0.1 * weight", "0.2 * weight", YARN),
     "yarn: logarithm of the factor to another base": (scaling.log_factor, "xp.log(", "xp.log2(", YARN),
     "yarn: square root of the attention factor": (
@@ -556,7 +570,7 @@ MUTANTS = {
         EXTENDED,
     ),
     "longrope: attention factor unrooted": (longrope.extend_longrope, "** 0.5", "** 1.0", EXTENDED),
-    "llama3: wavelengths for turns": (llama3.extend_llama3, "/ math.tau", "", EXTENDED),
+    "llama3: wavelengths for turns": (scaling.ramp_by_turns, "/ math.tau", "", EXTENDED),
     "llama3: blended the other way": (
         llama3.extend_llama3,
         "(frequencies, keep,",
@@ -581,6 +595,7 @@ MUTANTS = {
         "(1 - at) * first + at * second",
         STEPS,
     ),
+    "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
     "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),
     "cpb: natural logarithm": (cpb._coordinates, "np.float32(1 / np.log(8.0))", "1.0", CPB),

@@ -114,9 +114,9 @@ def test_extensions_that_scale_other_axes_or_nothing_join():
     for text in ("yarn+soft_clip(pairs=2)+resonance+log_n", "self_extend+yarn", "yarn(factor=2)+linear(factor=1)",
                  "ntk(factor=(2, 1))+yarn(factor=(1, 4))", "slopes+log_n", "resize+yarn", "pi+llama4"):  # fmt: skip
         assert parse_extension(text) is not None
-    rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16))
+    rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16), trained_length=(16, 16))
     joined = parse_extension("ntk(factor=(2, 1))+yarn(factor=(1, 4))")
-    extended, _ = apply_terms(joined, rope_axial_frequencies(16), rotary, (16, 16))
+    extended, _ = apply_terms(joined, rope_axial_frequencies(16), rotary)
     rows, _ = extend_ntk(rope_axial_frequencies(16), rotary, factor=2.0, trained_length=16)
     columns, _ = extend_yarn(rope_axial_frequencies(16), rotary, factor=4.0, trained_length=16)
     np.testing.assert_allclose(extended, [rows[0], columns[1]], rtol=1e-6)
