@@ -375,9 +375,9 @@ MUTANTS = {
         MIXED,
     ),
     "mixed: magnitudes twice as far": (
-        rope_mixed._magnitudes,
-        "head_dim // (2 * axes), base",
-        "head_dim // (2 * axes), base**2",
+        rope_mixed._spectrum,
+        "(count, base)",
+        "(count, base**2)",
         MIXED,
     ),
     "mixed: heads in the other order": (
