@@ -65,6 +65,52 @@ def test_a_function_computes_what_it_says_known_and_traced():
     assert np.abs(extended(text, 128, step=0.5)[0] / extended(text, 128, step=1.0)[0] - 1).max() > 0.1
 
 
+def kept(frequencies, rotary, fast, slow):
+    """Return 1 for pairs of `fast` turns and more, 0 for those of up to `slow`, by YaRN's ramp."""
+    half, _ = extend_yarn(frequencies, rotary, factor=2.0, beta_fast=fast, beta_slow=slow)
+    return 2 * half / np.where(frequencies == 0, np.inf, frequencies) - 1
+
+
+def moving_thresholds(frequencies, rotary):
+    """The function of docs/diffusion.md."""
+    power = 2 * rotary.step**2
+    middle = kept(frequencies, rotary, 1.25**power, 0.75**power)
+    fast = kept(frequencies, rotary, 16**power, 2**power)
+    slow, _ = extend_linear(frequencies, rotary)
+    ntk, _ = extend_ntk(frequencies, rotary)
+    slower = slow + middle * (ntk - slow)
+    return slower + fast * (frequencies - slower), 1.0
+
+
+def thresholds_in_double_precision(pairs, base, trained, factor, step):
+    """Return the frequencies of one axis: none, NTK and a division, between thresholds to the power 2t²."""
+    d, power = 2 * pairs, 2 * step**2
+    plain = base ** (-np.arange(pairs) / pairs)
+    ntk = (base * factor ** (d / (d - 2))) ** (-np.arange(pairs) / pairs)
+
+    def mask(fast, slow):
+        index = [d * np.log(trained / (2 * np.pi * turns**power)) / (2 * np.log(base)) for turns in (fast, slow)]
+        low, high = max(np.floor(index[0]), 0), min(np.ceil(index[1]), d - 1)
+        return 1 - np.clip((np.arange(pairs) - low) / (high - low or 0.001), 0, 1)
+
+    slower = plain / factor * (1 - mask(1.25, 0.75)) + ntk * mask(1.25, 0.75)
+    return slower * (1 - mask(16.0, 2.0)) + plain * mask(16.0, 2.0)
+
+
+def test_thresholds_that_move_with_the_noise_level_are_said_by_a_function():
+    """Flux's rows of 64 patches, 56 channels and base 10,000, at four times the side."""
+    dims = Dims(heads=1, head_dim=112, axes=2, extent=(64, 64))
+    encoding = make_encoding("rope_axial(base=10000)", dims, extension(moving_thresholds))
+    traced = jax.jit(lambda step: extended(encoding, (256, 64), step=step)[0])
+    for step in (1.0, 0.7, 0.3, 0.0):
+        expected = thresholds_in_double_precision(28, 1e4, 64, 4.0, step)
+        np.testing.assert_allclose(traced(step)[0, :28], expected, rtol=5e-6)
+        np.testing.assert_allclose(extended(encoding, (256, 64), step=step)[0][0, :28], expected, rtol=1e-6)
+        np.testing.assert_allclose(traced(step)[1, 28:], 1e4 ** (-np.arange(28) / 28), rtol=1e-6)
+    first, last = (thresholds_in_double_precision(28, 1e4, 64, 4.0, step) for step in (1.0, 0.3))
+    assert np.abs(last / first - 1).max() > 0.3
+
+
 @pytest.mark.slow
 def test_a_schedule_runs_in_one_program():
     powers = extension(lambda f, rotary: extend_linear(f, rotary, factor=4.0**rotary.step))
