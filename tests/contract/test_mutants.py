@@ -36,7 +36,20 @@ from pejax._encodings import (
     t5,
 )
 from pejax._extensions import base as scaling
-from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
+from pejax._extensions import (
+    by_step,
+    clips,
+    interpolation,
+    llama3,
+    longrope,
+    ntk,
+    own,
+    resonance,
+    riflex,
+    slopes,
+    temperature,
+    yarn,
+)
 from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import diffusion, grids, sequence
 from pejax._tokens import patches as patches
@@ -65,7 +78,7 @@ from tests.encodings import (
     test_t5,
     test_transformer_xl,
 )
-from tests.extensions import test_clips_and_steps, test_proportional
+from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
 from tests.models import test_dit, test_patches
 from tests.ops import test_distances, test_phases, test_resize
@@ -135,6 +148,7 @@ BY_WIDTH = [functools.partial(test_axes.test_each_axis_is_extended_by_its_own_wi
 MIXED = [
     functools.partial(test_rotary.test_mixed_frequencies_start_along_the_columns_of_rotations, 2),
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
+    test_rotary.test_mixed_frequencies_of_any_head_spread_the_pairs_that_axes_do_not_divide,
     test_rotary.test_mixed_is_the_published_one,
 ]
 VIDEOS = [test_dit.test_positions_of_patches_are_those_of_the_picture_frame_by_frame]
@@ -261,6 +275,8 @@ STEPS = [
     test_clips_and_steps.test_beyond_one_the_factor_is_a_higher_power_and_stopped_pairs_stay_stopped,
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
+OWN = [test_own_extensions.test_what_does_not_vary_is_computed_once_also_inside_of_a_trace]
+LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
 LINE = [functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5")]
@@ -378,6 +394,12 @@ MUTANTS = {
         rope_mixed._spectrum,
         "(count, base)",
         "(count, base**2)",
+        MIXED,
+    ),
+    "mixed: the rest of the pairs along the last column": (
+        rope_mixed._spectrum,
+        "np.arange(head_dim // 2) % axes",
+        "np.minimum(np.arange(head_dim // 2) // (head_dim // (2 * axes) or 1), axes - 1)",
         MIXED,
     ),
     "mixed: heads in the other order": (
@@ -596,6 +618,9 @@ MUTANTS = {
         STEPS,
     ),
     "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
+    "own: a length where nothing varies": (own.extend_by_function, "if not varies:", "if varies:", OWN),
+    "log_n on a grid: the longest side": (temperature._scale_by_grid, "jnp.sum(jnp.log", "jnp.max(jnp.log", LOG_N),
+    "log_n on a grid: smaller grids, too": (temperature._scale_by_grid, "jnp.maximum(ratio, 1.0)", "ratio", LOG_N),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
     "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),
     "cpb: natural logarithm": (cpb._coordinates, "np.float32(1 / np.log(8.0))", "1.0", CPB),
