@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import pejax
-from pejax import Dims, Rotary, adapt, make_encoding, rope_axial_frequencies, rope_frequencies
+from pejax import Dims, Rotary, adapt, make_encoding, models, rope_axial_frequencies, rope_frequencies
 from pejax.extensions import by_step, extension, hard_clip, log_n, ntk, soft_clip, yarn
 from pejax.functions import extend_linear, extend_ntk, extend_yarn
 from pejax.specs import EncodingSpec, parse_extension
@@ -127,6 +128,19 @@ def test_a_schedule_runs_in_one_program():
     assert np.abs(results[0] - results[-1]).max() > 1e-3
     known = pejax.attend(encoding, q, k, v, positions=where, extent=(16, 4), params={"step": 1.0})
     np.testing.assert_allclose(results[-1], known, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_model_with_padding_reads_each_row_at_its_own_length():
+    """As it does with `linear`, which the function calls."""
+    config = models.decoder(vocab=11, length=8, width=16, layers=2, heads=2, pe="rope")
+    ids = jnp.asarray(np.random.default_rng(0).integers(1, 11, (2, 24)))
+    segments = jnp.asarray(np.stack([np.arange(24) >= 10, np.ones(24)]), jnp.int32)
+    own, linear = (
+        models.Decoder(config.extended(extend), rngs=nnx.Rngs(0))(ids, segment_ids=segments)
+        for extend in (extension(lambda f, rotary: extend_linear(f, rotary)), parse_extension("linear"))
+    )
+    np.testing.assert_array_equal(own, linear)
 
 
 def test_it_joins_with_others_from_left_to_right_and_factors_multiply():
