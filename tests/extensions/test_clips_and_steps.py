@@ -335,7 +335,8 @@ def test_without_a_step_an_encoding_says_what_it_needs():
     with pytest.raises(ValueError, match="step must be a finite number from 0 where there is no watershed, got -2"):
         jax.eval_shape(lambda length: adapt(encoding, {"step": below}, length)["extended"], jnp.int32(9))
     assert not pejax.caches_rotated_keys(encoding)
-    np.testing.assert_allclose(adapt(encoding, {"step": 1}, 16)["extended"][0], FREQUENCIES / 2)
+    for step, divisor in ((1, 2), (2, 4), (0, 1)):
+        np.testing.assert_allclose(adapt(encoding, {"step": step}, 16)["extended"][0], FREQUENCIES / divisor)
 
 
 # Traced numbers
