@@ -23,7 +23,7 @@ def extension(
     varies: bool = True,
     scales: tuple[int, ...] | None = None,
 ) -> Extension:
-    """Return an extension of rotary frequencies by a function of your own: `(frequencies, rotary) -> both`.
+    """Return a rotary extension by a function of your own: `(frequencies, rotary) -> (frequencies, factor)`.
 
     The function gets the frequencies, `(F,)`, or `(A, F)` on A axes, after the terms before it, and a `Rotary`: the
     base and the rotary_dim, the frequencies before any extension, the current length or grid, the step of a schedule
