@@ -228,6 +228,7 @@ def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
     assert np.array_equal(drawn, other) == (axes == 1)
 
 
+@pytest.mark.slow
 def test_mixed_frequencies_of_any_head_spread_the_pairs_that_axes_do_not_divide():
     """As Mochi's heads of 128 on three axes: 64 pairs, of which the first column has 22 and the others 21."""
     for head_dim, counts in ((128, (22, 21, 21)), (64, (11, 11, 10)), (4, (1, 1, 0))):
