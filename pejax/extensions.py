@@ -14,6 +14,7 @@ from pejax._extensions.linear import linear
 from pejax._extensions.llama3 import llama3
 from pejax._extensions.longrope import longrope
 from pejax._extensions.ntk import dynamic_ntk, ntk
+from pejax._extensions.own import extension
 from pejax._extensions.resize import resize
 from pejax._extensions.resonance import resonance
 from pejax._extensions.riflex import riflex
@@ -30,6 +31,7 @@ __all__ = [
     "Extension",
     "by_step",
     "dynamic_ntk",
+    "extension",
     "hard_clip",
     "linear",
     "llama3",

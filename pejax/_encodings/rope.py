@@ -129,7 +129,7 @@ def pairing_permutation(
     return order
 
 
-@encoding_factory(*ROTARY)
+@encoding_factory(*ROTARY, "extension")
 def rope(
     dims: Dims,
     *,

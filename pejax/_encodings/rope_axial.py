@@ -227,7 +227,7 @@ def _one(values: tuple[Number, ...]) -> Number | tuple[Number, ...]:
     return values[0] if len({*values}) == 1 else values
 
 
-@encoding_factory(*ROTARY, preset_options=preset_options)
+@encoding_factory(*ROTARY, "extension", preset_options=preset_options)
 def rope_axial(
     dims: Dims,
     *,

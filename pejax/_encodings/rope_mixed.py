@@ -10,7 +10,7 @@ Reference:
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pejax._calls.arguments import checked
 from pejax._encodings.factory import encoding_factory
@@ -31,12 +31,13 @@ def rope_mixed_frequencies(
     """Draw initial frequencies: geometric magnitudes along the columns of a random rotation, one rotation per head.
 
     With n = D/(2A) and Q_h an A × A rotation drawn uniformly: `f_{h,a,c·n+j} = base^(-j/n) · Q_h[a, c]`. On two axes
-    the columns are (cos t, sin t) and (cos(t + π/2), sin(t + π/2)) with t uniform; on one axis Q = 1.
+    the columns are (cos t, sin t) and (cos(t + π/2), sin(t + π/2)) with t uniform; on one axis Q = 1. Where A does not
+    divide the D/2 pairs, the first columns have one pair more than the others: 22, 21 and 21 of 64 on three axes.
 
     Args:
         key: a JAX random key.
         heads: H, the heads that get their own frequencies (`rope_mixed` passes its K key/value heads).
-        head_dim: D, a multiple of 2A.
+        head_dim: D, even.
         axes: A, at least 1.
         base: base of the geometric progression of magnitudes.
 
@@ -44,19 +45,22 @@ def rope_mixed_frequencies(
         Frequencies in radians per patch, F = D/2.
 
     Raises:
-        ValueError: fewer than one head or axis, a head_dim that 2A does not divide, or a base not above 0.
+        ValueError: fewer than one head or axis, a head_dim that is odd or below 2, or a base not above 0.
     """
     if heads < 1 or axes < 1:
         raise ValueError(f"heads and axes must be at least 1, got heads={heads}, axes={axes}")
-    magnitudes = jnp.asarray(_magnitudes(head_dim, axes, base))
+    magnitudes, columns = _spectrum(head_dim, axes, base)
     rotations = jax.vmap(lambda k: _random_rotation(k, axes))(jax.random.split(key, heads))
-    return (rotations[..., None] * magnitudes).reshape(heads, axes, head_dim // 2)
+    return rotations[..., columns] * magnitudes
 
 
-def _magnitudes(head_dim: int, axes: int, base: float) -> Float[np.ndarray, " n"]:
-    if head_dim < 1 or head_dim % (2 * axes):
-        raise ValueError(f"head_dim must be a multiple of 2·axes = {2 * axes}, got {head_dim}")
-    return geometric_frequencies(head_dim // (2 * axes), base)
+def _spectrum(head_dim: int, axes: int, base: float) -> tuple[Float[np.ndarray, " F"], Int[np.ndarray, " F"]]:
+    """Return the magnitude of each pair, and the column of the rotation that it runs along."""
+    if head_dim < 2 or head_dim % 2:
+        raise ValueError(f"head_dim must be even and at least 2, got {head_dim}")
+    columns = np.sort(np.arange(head_dim // 2) % axes)
+    counts = np.bincount(columns, minlength=axes)
+    return np.concatenate([geometric_frequencies(count, base) for count in counts.tolist()]), columns
 
 
 def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
@@ -85,11 +89,11 @@ def rope_mixed(
             grid that `adapt` is given. None = no extension.
 
     Raises:
-        ValueError: a head_dim that 2·axes does not divide, a base not above 0, an unknown pairing, or a
+        ValueError: a head_dim that is odd or below 2, a base not above 0, an unknown pairing, or a
             value that the extension refuses.
     """
     check_choice("pairing", pairing, PAIRINGS)
-    sample = np.tile(_magnitudes(dims.head_dim, dims.axes, base), (dims.axes, dims.axes))
+    sample = np.tile(_spectrum(dims.head_dim, dims.axes, base)[0], (dims.axes, 1))
     trained, rotated = dims.extent, dims.head_dim
     extension = extend_frequencies(extend, sample, base=base, rotary_dim=rotated, trained_length=trained)
 

@@ -38,6 +38,7 @@ class Rotary(NamedTuple):
         base_frequencies: the frequencies before any extension, which identify the pairs, if those to be extended were
             extended before. None = the same.
         step: t, the current step of a schedule, such as the noise level of a diffusion model; it may be traced.
+        trained_length: L, tokens, or one length per axis, for extensions that are given none.
     """
 
     base: float | tuple[float, ...]
@@ -45,6 +46,7 @@ class Rotary(NamedTuple):
     length: Length | None = None
     base_frequencies: Frequencies | None = None
     step: float | Num[Array, ""] | None = None
+    trained_length: int | tuple[int, ...] | None = None
 
 
 def together(*values: Any) -> tuple[Any, list[Any]]:
@@ -106,30 +108,32 @@ def _values(value: Any) -> tuple[Any, ...]:
 
 
 def resolve_factor(
-    frequencies: Frequencies, length: Length | None, trained_length: int | tuple[int, ...] | None, factor: Any
+    frequencies: Frequencies, rotary: Rotary, trained_length: int | tuple[int, ...] | None, factor: Any
 ) -> Any:
-    """Return the factor given, or `max(1, length / trained_length)`: `(A, 1)` where there is one per axis.
+    """Return the factor given, or `max(1, rotary.length / trained_length)`: `(A, 1)` where there is one per axis.
 
     Raises:
         ValueError: no frequencies, a known factor below 1, neither factor nor length, a length without a trained one,
             or factors or lengths that are not one per axis of the frequencies, or lengths below 1.
     """
     check_some(frequencies)
-    check_lengths(frequencies, length, trained_length)
+    check_lengths(frequencies, rotary, trained_length)
     if factor is not None:
         factor = tuple(factor) if np.ndim(factor) and not isinstance(factor, Tracer) else factor
         _check_per_axis("factor", factor, frequencies.shape)
         if not isinstance(factor, Tracer) and not all(1 <= value < math.inf for value in _values(factor)):
             raise ValueError(f"factor must be at least 1, got {factor}")
         return by_axis(factor)
-    if length is None:
+    if rotary.length is None:
         raise ValueError("factor or length must be given, got None for both")
-    xp, (size, trained) = together(by_axis(length), by_axis(known_length("a factor from the length", trained_length)))
+    trained = by_axis(known_length("a factor from the length", rotary, trained_length))
+    xp, (size, trained) = together(by_axis(rotary.length), trained)
     return xp.maximum(size / trained, 1.0)
 
 
-def known_length(needing: str, trained_length: int | tuple[int, ...] | None) -> int | tuple[int, ...]:
-    """Return the trained length; refuse None."""
+def known_length(needing: str, rotary: Rotary, trained_length: int | tuple[int, ...] | None) -> int | tuple[int, ...]:
+    """Return the trained length given, or that of the rotary encoding; refuse None for both."""
+    trained_length = rotary.trained_length if trained_length is None else trained_length
     if trained_length is None:
         raise ValueError(f"{needing} needs trained_length (an encoding's is dims.extent), got None")
     return trained_length
@@ -154,11 +158,10 @@ def check_some(frequencies: Frequencies) -> None:
         raise ValueError(f"frequencies must be (F,) or (A, F), at least one, got shape {frequencies.shape}")
 
 
-def check_lengths(
-    frequencies: Frequencies, length: Length | None, trained_length: int | tuple[int, ...] | None
-) -> None:
+def check_lengths(frequencies: Frequencies, rotary: Rotary, trained_length: int | tuple[int, ...] | None) -> None:
     """Refuse known lengths below 1, and lengths that are not one per axis of the frequencies."""
-    for name, value in (("trained_length", trained_length), ("length", length)):
+    trained_length = rotary.trained_length if trained_length is None else trained_length
+    for name, value in (("trained_length", trained_length), ("length", rotary.length)):
         _check_length(name, value, frequencies.shape)
 
 
@@ -182,11 +185,18 @@ def log_factor(factor: Any, weight: Any) -> Any:
 
 
 def check_order(low: tuple[str, Number], high: tuple[str, Number]) -> None:
-    """Refuse two known numbers, each with its name, that are not finite, above 0 and in order."""
+    """Refuse two known numbers, each with its name, that are not finite, above 0 and in order; they may be equal."""
     if any(isinstance(value, Tracer) for _, value in (low, high)):
         return
-    if not 0 < float(low[1]) < float(high[1]) < math.inf:
-        raise ValueError(f"{high[0]} must be above {low[0]}, both above 0, got {high[1]} and {low[1]}")
+    if not 0 < float(low[1]) <= float(high[1]) < math.inf:
+        raise ValueError(f"{high[0]} must be at least {low[0]}, both above 0, got {high[1]} and {low[1]}")
+
+
+def ramp_by_turns(frequencies: Frequencies, rotary: Rotary, trained: Any, low: Number, high: Number) -> Any:
+    """Return 0 for pairs that made up to `low` turns in the trained length, 1 from `high` on, a line in between."""
+    xp, (unscaled, trained, low, high) = together(unextended(frequencies, rotary), trained, low, high)
+    turns = trained * xp.abs(unscaled) / math.tau
+    return xp.clip((turns - low) / xp.maximum(high - low, 1e-6), 0.0, 1.0)
 
 
 def positive(name: str, value: Number) -> Number:

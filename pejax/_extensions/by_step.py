@@ -3,6 +3,7 @@
 The step is a parameter of the encoding, which may be traced: a whole schedule runs in one compiled program.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.core import Tracer
 
 from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together, unextended
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 from pejax._extensions.frequencies import apply_terms
 from pejax._record.encoding import STEP
 from pejax._record.specs import Extension
@@ -28,13 +29,13 @@ def extend_by_step(
 ) -> Extended:
     """Go from one extension to another with the step of a schedule: by a weight, or all at once at a watershed.
 
-    `f'_i = g_i^(1-t) · h_i^t`, where t is the step, from 0 to 1, g are the frequencies by `below` and h those by
-    `above`; `f'_i = (1-t) · g_i + t · h_i` for a pair that one of the two stops. With a watershed, `f' = g` at steps
-    below it, else `f' = h`. Attention factors go the same way.
+    `f'_i = g_i^(1-t) · h_i^t`, where t is the step, from 0 on, g are the frequencies by `below` and h those by
+    `above`; `f'_i = (1-t) · g_i + t · h_i`, with t at most 1, for a pair that one of the two stops. With a watershed,
+    `f' = g` at steps below it, else `f' = h`. Attention factors go the same way.
 
     From no extension to `linear(factor=s)`, this divides by s^t; from none to `ntk(factor=s)`, it is
-    `ntk(factor=s^t)`. An encoding reads the step among its parameters at every call, as a number or traced:
-    `attend(encoding, q, k, v, params={"step": t})`.
+    `ntk(factor=s^t)`, beyond t = 1, too. An encoding reads the step among its parameters at every call, as a number or
+    traced: `attend(encoding, q, k, v, params={"step": t})`.
 
     Args:
         frequencies: radians per token, `(F,)`, or `(A, F)` on A axes.
@@ -48,8 +49,8 @@ def extend_by_step(
         The frequencies, float32, and the attention factor: one number, or `(F,)` where one of the two has that.
 
     Raises:
-        ValueError: neither `below` nor `above`, one that is no extension of frequencies, no step, a weight outside
-            0 ... 1 (not checked if traced), or what the two refuse.
+        ValueError: neither `below` nor `above`, one that is no extension of frequencies, no step, one below
+            0 (not checked if traced) without a watershed, or what the two refuse.
 
     Reference:
         Zhuo et al. 2024, "Lumina-Next: Making Lumina-T2X Stronger and Faster with Next-DiT" (arXiv 2406.18583):
@@ -72,8 +73,9 @@ def extend_by_step(
         if names:
             raise ValueError(f"{name} must be extensions of rotary frequencies, such as linear, got {names[0]!r}")
     between = _between(rotary.step, watershed)
-    rotary = rotary._replace(base_frequencies=unextended(frequencies, rotary))
-    first, second = (apply_terms(end, frequencies, rotary, trained_length) for end in (below, above))
+    trained = rotary.trained_length if trained_length is None else trained_length
+    rotary = rotary._replace(base_frequencies=unextended(frequencies, rotary), trained_length=trained)
+    first, second = (apply_terms(end, frequencies, rotary) for end in (below, above))
     extended, factor = map(between, first, second)
     return extended, factor if factor.ndim or isinstance(factor, Tracer) else float(factor)
 
@@ -82,8 +84,8 @@ def _between(step: Any, watershed: float | None) -> Callable[[Any, Any], Any]:
     """Return the function of two values that goes from one to the other with the step."""
     if step is None:
         raise ValueError(f"by_step needs the step of the schedule: params must have a number {STEP!r}, got None")
-    if watershed is None and not isinstance(step, Tracer) and not 0 <= float(step) <= 1:
-        raise ValueError(f"step must be a weight from 0 to 1 where there is no watershed, got {step}")
+    if watershed is None and not isinstance(step, Tracer) and not 0 <= float(step) < math.inf:
+        raise ValueError(f"step must be a finite number from 0 where there is no watershed, got {step}")
 
     def between(first: Any, second: Any) -> Any:
         xp, (first, second, at, limit) = together(first, second, step, watershed or 0.0)
@@ -91,9 +93,10 @@ def _between(step: Any, watershed: float | None) -> Callable[[Any, Any], Any]:
             return xp.where(at < limit, first, second).astype(xp.float32)
         nonzero = (first != 0) & (second != 0)
         ratio = xp.where(nonzero, second, 1.0) / xp.where(nonzero, first, 1.0)
-        return xp.where(nonzero, first * ratio**at, (1.0 - at) * first + at * second).astype(xp.float32)
+        weight = xp.where(at > 1.0, 1.0, at)  # a pair that has stopped does not turn the other way
+        return xp.where(nonzero, first * ratio**at, (1.0 - weight) * first + weight * second).astype(xp.float32)
 
     return between
 
 
-by_step = extension("by_step", "frequencies", extend_by_step, varies=True)
+by_step = extension_factory("by_step", "frequencies", extend_by_step, varies=True)

@@ -18,7 +18,7 @@ from pejax._extensions.base import (
     together,
     unextended,
 )
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -64,7 +64,7 @@ def extend_soft_clip(frequencies: Frequencies, rotary: Rotary, *, pairs: int = 2
     return (extended * 0.5 * (1.0 + xp.cos(math.pi * place))).astype(xp.float32), 1.0
 
 
-soft_clip = extension("soft_clip", "frequencies", extend_soft_clip)
+soft_clip = extension_factory("soft_clip", "frequencies", extend_soft_clip)
 
 
 @checked
@@ -91,10 +91,10 @@ def extend_hard_clip(
         FoPE (arXiv 2412.17739), the model is trained so.
     """
     check_some(frequencies)
-    check_lengths(frequencies, rotary.length, trained_length)
-    trained = by_axis(known_length("hard_clip", trained_length))
+    check_lengths(frequencies, rotary, trained_length)
+    trained = by_axis(known_length("hard_clip", rotary, trained_length))
     xp, (unscaled, extended, trained) = together(unextended(frequencies, rotary), frequencies, trained)
     return xp.where(xp.abs(unscaled) * trained < math.tau, 0.0, extended).astype(xp.float32), 1.0
 
 
-hard_clip = extension("hard_clip", "frequencies", extend_hard_clip)
+hard_clip = extension_factory("hard_clip", "frequencies", extend_hard_clip)

@@ -22,7 +22,7 @@ Options = ParamSpec("Options")
 UNIONS = (types.UnionType, typing.Union)
 
 
-def extension(
+def extension_factory(
     name: str,
     target: Target,
     function: Callable[Concatenate[Any, Any, Options], Any],
@@ -73,7 +73,9 @@ def _without_arrays(annotation: Any) -> Any:
 def _refuse_traced(name: str, options: dict[str, Any]) -> None:
     for key, value in options.items():
         if isinstance(value, Tracer):
-            way = "by_step goes between two by a traced weight, and the functions of frequencies take traced numbers"
+            way = (
+                "by_step goes between two by a traced weight, and a function given to extension has all that is traced"
+            )
             raise TypeError(f"{name}: {key} must be a plain value, got {shown(value)}: {way}")
 
 

@@ -1,6 +1,5 @@
 """Extensions of a rotary encoding's frequencies, as one function."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -48,34 +47,26 @@ def extend_frequencies(
         return FrequencyExtension(lambda frequencies, length, step: (frequencies, 1.0), varies=False)
 
     def extend(frequencies: Frequencies, length: Length | None, step: Any) -> Extended:
-        rotary = Rotary(base, rotary_dim, length, base_frequencies=frequencies, step=step)
-        return apply_terms(extension, frequencies, rotary, trained_length)
+        rotary = Rotary(base, rotary_dim, length, frequencies, step, trained_length)
+        return apply_terms(extension, frequencies, rotary)
 
     try:
-        extend(sample, 1, 0.0)
+        extend(sample, 1 if sample.ndim == 1 else (1,) * len(sample), 0.0)
     except (ValueError, TypeError) as refusal:
         raise type(refusal)(f"extend={str(extension)!r}: {refusal}") from None
     return FrequencyExtension(extend, any(term.varies for term in extension.terms))
 
 
-def apply_terms(
-    extension: Extension | None,
-    frequencies: Frequencies,
-    rotary: Rotary,
-    trained_length: int | tuple[int, ...] | None,
-) -> Extended:
+def apply_terms(extension: Extension | None, frequencies: Frequencies, rotary: Rotary) -> Extended:
     """Return the frequencies after all terms, from left to right, and the product of their attention factors.
 
     Args:
         extension: terms that act on frequencies. None = no terms.
         frequencies: the frequencies that the first term gets.
         rotary: the encoding that has them.
-        trained_length: length in tokens, or grid, of a term that gives none itself and needs one.
     """
     attention_factor = 1.0
     for term in () if extension is None else extension.terms:
-        takes_length = "trained_length" in inspect.signature(term.function).parameters
-        options = {"trained_length": trained_length} if takes_length else {}
-        frequencies, factor = term.function(frequencies, rotary, **{**options, **dict(term.options)})
+        frequencies, factor = term.function(frequencies, rotary, **dict(term.options))
         attention_factor = attention_factor * factor
     return frequencies, attention_factor

@@ -16,7 +16,7 @@ from jaxtyping import Array, Int, Num
 
 from pejax._calls.arguments import checked
 from pejax._calls.kinds import shown
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 from pejax._ops.checks import check_position_type
 from pejax._ops.offset_table import look_up_within, table_of_offsets
 from pejax._record.dims import Dims
@@ -101,7 +101,7 @@ def interpolate_encoding(
     )
 
 
-pi = extension("pi", "encoding", interpolate_encoding)
+pi = extension_factory("pi", "encoding", interpolate_encoding)
 
 
 def is_interpolated(encoding: Encoding) -> bool:

@@ -2,7 +2,7 @@
 
 from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Factor, Frequencies, Rotary, resolve_factor, scaled
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -35,7 +35,7 @@ def extend_linear(
         Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
         (arXiv 2306.15595), equation 3.
     """
-    return scaled(frequencies, 0.0, resolve_factor(frequencies, rotary.length, trained_length, factor)), 1.0
+    return scaled(frequencies, 0.0, resolve_factor(frequencies, rotary, trained_length, factor)), 1.0
 
 
-linear = extension("linear", "frequencies", extend_linear)
+linear = extension_factory("linear", "frequencies", extend_linear)

@@ -1,7 +1,5 @@
 """Llama 3.1's scaling: the frequencies of slow pairs are divided by the factor, those of fast pairs are not."""
 
-import math
-
 from pejax._calls.arguments import checked
 from pejax._extensions.base import (
     Extended,
@@ -12,12 +10,11 @@ from pejax._extensions.base import (
     by_axis,
     check_order,
     known_length,
+    ramp_by_turns,
     resolve_factor,
     scaled,
-    together,
-    unextended,
 )
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -47,19 +44,16 @@ def extend_llama3(
         The frequencies, float32, and the attention factor 1.
 
     Raises:
-        ValueError: as in `extend_linear`; or not 0 < `low_freq_factor` < `high_freq_factor`.
+        ValueError: as in `extend_linear`; or not 0 < `low_freq_factor` <= `high_freq_factor`.
 
     Reference:
         Grattafiori et al. 2024, "The Llama 3 Herd of Models" (arXiv 2407.21783); transformers' rope type "llama3".
     """
     check_order(("low_freq_factor", low_freq_factor), ("high_freq_factor", high_freq_factor))
-    resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
-    trained = by_axis(known_length("llama3", trained_length))
-    ends = low_freq_factor, high_freq_factor
-    xp, (unscaled, trained, *_) = together(unextended(frequencies, rotary), trained, *ends)
-    turns = trained * xp.abs(unscaled) / math.tau
-    keep = xp.clip((turns - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
+    resolved = resolve_factor(frequencies, rotary, trained_length, factor)
+    trained = by_axis(known_length("llama3", rotary, trained_length))
+    keep = ramp_by_turns(frequencies, rotary, trained, low_freq_factor, high_freq_factor)
     return scaled(frequencies, keep, resolved), 1.0
 
 
-llama3 = extension("llama3", "frequencies", extend_llama3)
+llama3 = extension_factory("llama3", "frequencies", extend_llama3)

@@ -24,7 +24,7 @@ from pejax._extensions.base import (
     together,
     unextended,
 )
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -65,8 +65,8 @@ def extend_longrope(
     Reference:
         Ding et al. 2024, "LongRoPE" (arXiv 2402.13753), section 3; transformers' rope type "longrope".
     """
-    resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
-    trained = by_axis(known_length("longrope", trained_length))
+    resolved = resolve_factor(frequencies, rotary, trained_length, factor)
+    trained = by_axis(known_length("longrope", rotary, trained_length))
     if np.min(trained) < 2:
         raise ValueError(f"longrope needs a trained length of at least 2, got {trained_length}")
     if isinstance(rotary.rotary_dim, tuple):
@@ -87,4 +87,4 @@ def extend_longrope(
     return scaled(frequencies, 0.0, divisor), by_channel(attention_factor, unextended(frequencies, rotary))
 
 
-longrope = extension("longrope", "frequencies", extend_longrope, varies=True)
+longrope = extension_factory("longrope", "frequencies", extend_longrope, varies=True)

@@ -12,7 +12,7 @@ from pejax._extensions.base import (
     resolve_factor,
     together,
 )
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -43,11 +43,11 @@ def extend_ntk(
     Reference:
         bloc97 2023, "NTK-Aware Scaled RoPE"; Peng et al. 2023, "YaRN" (arXiv 2309.00071), section 3.1.
     """
-    resolved = resolve_factor(frequencies, rotary.length, trained_length, factor)
+    resolved = resolve_factor(frequencies, rotary, trained_length, factor)
     return powered(frequencies, pair_index(frequencies, rotary), resolved, rotary), 1.0
 
 
-ntk = extension("ntk", "frequencies", extend_ntk)
+ntk = extension_factory("ntk", "frequencies", extend_ntk)
 
 
 @checked
@@ -77,11 +77,12 @@ def extend_dynamic_ntk(
     Reference:
         emozilla 2023, "Dynamically Scaled RoPE"; transformers' rope type "dynamic".
     """
-    speed = resolve_factor(frequencies, rotary.length, trained_length, 1.0 if factor is None else factor)
-    trained = known_length("dynamic_ntk", trained_length)
-    grown = resolve_factor(frequencies, trained if rotary.length is None else rotary.length, trained, None)
+    speed = resolve_factor(frequencies, rotary, trained_length, 1.0 if factor is None else factor)
+    trained = known_length("dynamic_ntk", rotary, trained_length)
+    current = rotary._replace(length=trained if rotary.length is None else rotary.length)
+    grown = resolve_factor(frequencies, current, trained, None)
     _, (speed, grown) = together(speed, grown)
     return powered(frequencies, pair_index(frequencies, rotary), speed * (grown - 1.0) + 1.0, rotary), 1.0
 
 
-dynamic_ntk = extension("dynamic_ntk", "frequencies", extend_dynamic_ntk, varies=True)
+dynamic_ntk = extension_factory("dynamic_ntk", "frequencies", extend_dynamic_ntk, varies=True)

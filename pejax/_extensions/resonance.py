@@ -6,7 +6,7 @@ from jax.core import Tracer
 
 from pejax._calls.arguments import checked
 from pejax._extensions.base import Extended, Frequencies, Rotary, check_some, together
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 
 @checked
@@ -42,4 +42,4 @@ def extend_resonance(frequencies: Frequencies, rotary: Rotary) -> Extended:
     return xp.where(frequencies == 0, 0.0, math.tau / rounded).astype(xp.float32), 1.0
 
 
-resonance = extension("resonance", "frequencies", extend_resonance)
+resonance = extension_factory("resonance", "frequencies", extend_resonance)

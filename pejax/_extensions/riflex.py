@@ -17,7 +17,7 @@ from pejax._extensions.base import (
     together,
     unextended,
 )
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 
 TURNS = 0.9
 """Turns of the slowed pair over the whole video."""
@@ -71,11 +71,12 @@ def extend_riflex(
         raise ValueError(f"axis must be from 0 to {frequencies.shape[0] - 1}, got {axis}")
     if repeats_at is not None and repeats_at < 1:
         raise ValueError(f"repeats_at must be at least 1, got {repeats_at}")
-    check_lengths(frequencies, rotary.length, trained_length)
+    check_lengths(frequencies, rotary, trained_length)
     unscaled = unextended(frequencies, rotary)[axis]
     periods = _periods(unscaled, axis)
     if repeats_at is None:
-        repeats_at = _shortest_above(periods, of_axis(known_length("riflex without repeats_at", trained_length), axis))
+        trained = known_length("riflex without repeats_at", rotary, trained_length)
+        repeats_at = _shortest_above(periods, of_axis(trained, axis))
     if rotary.length is None:
         return frequencies, 1.0
     xp, (unscaled, periods, repeats, length) = together(unscaled, periods, repeats_at, of_axis(rotary.length, axis))
@@ -103,4 +104,4 @@ def _shortest_above(periods: Any, trained: int) -> Any:
     return shortest
 
 
-riflex = extension("riflex", "frequencies", extend_riflex, varies=True)
+riflex = extension_factory("riflex", "frequencies", extend_riflex, varies=True)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from pejax._extensions.extension import extension
+from pejax._extensions.extension import extension_factory
 from pejax._record.dims import Dims
 from pejax._record.encoding import Band, Encoding, Extent, Params
 from pejax._record.encoding import adapt as adapt_to
@@ -68,7 +68,7 @@ def group_positions(encoding: Encoding, dims: Dims, *, group: int | None = None,
     )
 
 
-self_extend = extension("self_extend", "encoding", group_positions)
+self_extend = extension_factory("self_extend", "encoding", group_positions)
 
 
 def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None) -> Encoding:
@@ -101,7 +101,7 @@ def clip_distances(encoding: Encoding, dims: Dims, *, window: int | None = None)
     return dataclasses.replace(encoding, bands=(Band(0, reach, rotate, rotate_keys), Band(reach, None, far, far_keys)))
 
 
-rerope = extension("rerope", "encoding", clip_distances)
+rerope = extension_factory("rerope", "encoding", clip_distances)
 
 
 def _rotations(name: str, encoding: Encoding, dims: Dims) -> tuple[Rotation, Rotation, int]:

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from pejax._calls.arguments import checked
-from pejax._extensions.extension import extension
+from pejax._calls.kinds import shown
+from pejax._extensions.extension import extension_factory
 from pejax._ops.checks import check_position_type, check_positions
 from pejax._record.dims import Dims
-from pejax._record.encoding import Encoding, Params
+from pejax._record.encoding import Encoding, Extent, Params, axes_of_extent
+from pejax._record.encoding import adapt as adapt_to
 
 
 @checked
@@ -78,13 +80,23 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
         encoding: any encoding on one axis, with or without `rotate`.
         temperature: function t of positions `(*B, T)`; returns the factor of each query, `(*B, T)`.
     """
+
+    def factor(params: Params, x: Array, positions: Array) -> Array:
+        del params
+        check_positions(positions.shape, x.shape[:-2], axes=1)
+        return temperature(positions)[..., None, None]
+
+    return dataclasses.replace(_with_factor(encoding, factor), shift_invariant=False)
+
+
+def _with_factor(encoding: Encoding, factor: Callable[[Params, Array, Array], Array]) -> Encoding:
+    """Return the encoding with its queries multiplied by `factor(params, x, positions)`, `(*B, T, 1, 1)` or `()`."""
     rotation = encoding.rotate or _unrotated
 
     def scaled(rotation: Callable[[Params, Array, Array], Array]) -> Callable[[Params, Array, Array], Array]:
-        def rotate(params: Params, x: Array, positions: Num[Array, "*b T"]) -> Array:
-            check_positions(positions.shape, x.shape[:-2], axes=1)
+        def rotate(params: Params, x: Array, positions: Array) -> Array:
             rotated = rotation(params, x.astype(jnp.float32), positions)
-            return (rotated * temperature(positions)[..., None, None]).astype(x.dtype)
+            return (rotated * factor(params, x, positions)).astype(x.dtype)
 
         return rotate
 
@@ -93,26 +105,58 @@ def scale_queries(encoding: Encoding, temperature: Callable[[Array], Array]) -> 
         rotate=scaled(rotation),
         rotate_keys=encoding.rotate_keys or rotation,
         bands=tuple(band._replace(rotate=scaled(band.rotate)) for band in encoding.bands),
-        shift_invariant=False,
     )
 
 
 def scale_by_log_n(encoding: Encoding, dims: Dims, *, trained_length: int | None = None) -> Encoding:
-    """Multiply queries by the log-n temperature of their positions, `log_n_temperature`.
+    """Multiply queries by the ratio of two logarithms: that of the number of keys they see, and that in training.
+
+    On sequences, the factor is that of the position, `log_n_temperature`: `max(1, ln(p + 1) / ln L)`. On grids every
+    query sees all patches, so it is one number, `max(1, ln N' / ln N)`, with N' patches in the current grid and N in
+    the trained one; queries without a position (CLS, registers) get it, too.
 
     Args:
-        encoding: any encoding on one axis.
-        dims: dims whose extent is the trained length.
-        trained_length: L, at least 2 tokens. None = the encoding's `Dims.extent`.
+        encoding: any encoding.
+        dims: dims whose extent is the trained length or grid.
+        trained_length: L, tokens, or N, patches of the trained grid together, at least 2. None = the encoding's
+            `Dims.extent`.
+
+    Raises:
+        ValueError: no trained length, one below 2, or a causal model on a grid, whose queries see fewer keys.
+
+    Reference:
+        Su 2021, "Scale invariance of attention from entropy invariance" (in Chinese, kexue.fm/archives/8823). On grids,
+        Jin et al. 2023, "Training-free Diffusion Model Adaptation for Variable-Sized Text-to-Image Synthesis" (arXiv
+        2306.08645), multiply by the square root of this ratio.
     """
-    _check_sequence("log_n", dims)
     trained = dims.extent if trained_length is None else trained_length
+    if dims.axes > 1:
+        return _scale_by_grid(encoding, dims, math.prod(trained) if isinstance(trained, tuple) else trained)
     if not isinstance(trained, int):
         raise ValueError(f"log_n needs the trained length, got dims.extent={trained}")
     return _scale_tokens(encoding, functools.partial(log_n_temperature, trained_length=trained))
 
 
-log_n = extension("log_n", "queries", scale_by_log_n)
+def _scale_by_grid(encoding: Encoding, dims: Dims, trained: int | None) -> Encoding:
+    """Return the encoding with its queries multiplied by `max(1, ln N' / ln N)`, with N the patches in training."""
+    if dims.causal:
+        raise ValueError(f"log_n must be of a model that is not causal on a grid, got axes={dims.axes}, causal=True")
+    if trained is None or trained < 2:
+        raise ValueError(f"log_n needs a trained grid of at least 2 patches, got {trained}")
+    name = f"log_n_{trained}"
+
+    def adapt(params: Params, extent: Extent) -> Params:
+        if axes_of_extent(extent) != dims.axes:
+            raise ValueError(f"log_n on {dims.axes} axes needs a grid of {dims.axes} sizes, got {shown(extent)}")
+        sides = jnp.asarray(extent, jnp.float32)
+        ratio = jnp.sum(jnp.log(sides)) / math.log(trained)
+        return {**adapt_to(encoding, params, extent), name: jnp.maximum(ratio, 1.0)}
+
+    scaled = _with_factor(encoding, lambda params, x, positions: params[name])
+    return dataclasses.replace(scaled, adapt=adapt)
+
+
+log_n = extension_factory("log_n", "queries", scale_by_log_n)
 
 
 def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
@@ -124,16 +168,12 @@ def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192,
         floor_length: length of a step, in tokens.
         scale: factor of the logarithm.
     """
-    _check_sequence("llama4", dims)
+    if dims.axes > 1:
+        raise ValueError(f"llama4 counts tokens of a sequence, got axes={dims.axes}")
     return _scale_tokens(encoding, functools.partial(llama4_temperature, floor_length=floor_length, scale=scale))
 
 
-llama4 = extension("llama4", "queries", scale_by_llama4)
-
-
-def _check_sequence(name: str, dims: Dims) -> None:
-    if dims.axes > 1:
-        raise ValueError(f"{name} counts tokens of a sequence, got axes={dims.axes}")
+llama4 = extension_factory("llama4", "queries", scale_by_llama4)
 
 
 def _scale_tokens(encoding: Encoding, temperature: Callable[[Array], Array]) -> Encoding:

@@ -134,6 +134,8 @@ def _extension_readers() -> dict[Any, Callable[[str], object]]:
 
 
 def _parse_term(text: str) -> Extension:
+    if re.match(r"extension\b", text):
+        raise ValueError(f"extension takes a function, which a string cannot name: pass the record, got {text!r}")
     name, options = parse_call(text, EXTENSIONS, what="an extension", readers=_extension_readers())
     for key, argument in inspect.signature(EXTENSIONS[name]).parameters.items():
         if argument.default is argument.empty and key not in options:

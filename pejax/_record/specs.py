@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pejax._calls.arguments import checked, checked_fields
+from pejax._calls.kinds import shown
 
 Target = Literal["frequencies", "encoding", "queries", "factory"]
 
-SCALINGS = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "by_step", "pi")
+SCALINGS = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "by_step", "extension", "pi")
 """Extensions that scale positions or frequencies so that a longer input fits; two of them would do it twice."""
 
 
@@ -26,7 +27,7 @@ class Term(NamedTuple):
     """One extension and its options.
 
     Attributes:
-        name: name in `pejax.extensions.EXTENSIONS`.
+        name: name in `pejax.extensions.EXTENSIONS`, or "extension", a function of the user's own.
         target: part of the model that it changes: the frequencies of a rotary encoding; any encoding; the queries of
             any encoding, after all other extensions; or a part that only an encoding's own factory can extend.
         function: function that computes it: `(frequencies, rotary, **options)`, `(encoding, dims, **options)`, or one
@@ -53,16 +54,26 @@ def check_scalings(terms: Sequence[Term]) -> None:
         ValueError: naming the two.
     """
     for pair in itertools.combinations(terms, 2):
-        factors = [dict(term.options).get("factor") for term in pair]
-        axes = max(len(factor) if isinstance(factor, tuple) else 1 for factor in factors)
+        axes = max(map(_named_axes, pair))
         one, other = (_scaled_axes(term, axes) for term in pair)
         if one & other:
             way = "give one of them the whole factor, or each of them axes of its own, factor=(2, 1) and factor=(1, 2)"
+            if "extension" in (pair[0].name, pair[1].name):
+                way = f"{way}; extension(function, scales=(1,)) scales axis 1, scales=() none"
             raise ValueError(f"an extension must scale an axis once, got {pair[0]} and {pair[1]}, which both do: {way}")
 
 
+def _named_axes(term: Term) -> int:
+    """Return the least number of axes that a term is for, as far as its options say."""
+    options = dict(term.options)
+    factor = options.get("factor")
+    return max(len(factor) if isinstance(factor, tuple) else 1, 1 + max(options.get("scales", ()), default=0))
+
+
 def _scaled_axes(term: Term, axes: int) -> set[int]:
-    """Return the axes that a term scales, as far as its factor says: all, or those with a factor other than 1."""
+    """Return the axes that a term scales, as far as its options say: all, or those with a factor other than 1."""
+    if "scales" in dict(term.options):
+        return {*dict(term.options)["scales"]}
     factor = dict(term.options).get("factor")
     factors = factor if isinstance(factor, tuple) else (factor,) * axes
     return {axis for axis, factor in enumerate(factors) if factor != 1} if term.name in SCALINGS else set()
@@ -229,7 +240,7 @@ class LayerPattern:
 
 
 def _call(name: str, options: Iterable[tuple[str, Any]]) -> str:
-    written = ", ".join(f"{key}={value!r}" for key, value in options)
+    written = ", ".join(f"{key}={shown(value) if callable(value) else repr(value)}" for key, value in options)
     return f"{name}({written})" if written else name
 
 

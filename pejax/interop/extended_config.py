@@ -78,6 +78,8 @@ def _only_term(loaded: TransformerConfig, extended: TransformerConfig) -> tuple[
     if before.is_extended or not fixed or not isinstance(before, EncodingSpec) or before.name != "rope":
         rule = f"extend must be one of {', '.join(STORABLE)} alone, with a factor, of rope, to be saved in config.json"
         raise ValueError(f"{rule}, got {after.extend} of {before.without_extension()}")
+    if "ramp" in options:
+        raise ValueError(f"yarn must have ramp='pair' to be saved in config.json, got {options['ramp']!r}")
     return dict(before.options), name, options
 
 

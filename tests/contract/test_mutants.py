@@ -36,7 +36,20 @@ from pejax._encodings import (
     t5,
 )
 from pejax._extensions import base as scaling
-from pejax._extensions import by_step, clips, interpolation, llama3, longrope, ntk, resonance, riflex, slopes, yarn
+from pejax._extensions import (
+    by_step,
+    clips,
+    interpolation,
+    llama3,
+    longrope,
+    ntk,
+    own,
+    resonance,
+    riflex,
+    slopes,
+    temperature,
+    yarn,
+)
 from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import grids, layouts, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
@@ -65,7 +78,7 @@ from tests.encodings import (
     test_t5,
     test_transformer_xl,
 )
-from tests.extensions import test_clips_and_steps, test_proportional
+from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
 from tests.models import test_patches
 from tests.ops import test_distances, test_phases, test_resize
@@ -135,6 +148,7 @@ BY_WIDTH = [functools.partial(test_axes.test_each_axis_is_extended_by_its_own_wi
 MIXED = [
     functools.partial(test_rotary.test_mixed_frequencies_start_along_the_columns_of_rotations, 2),
     test_rotary.test_mixed_frequencies_are_drawn_per_key_head_and_layer,
+    test_rotary.test_mixed_frequencies_of_any_head_spread_the_pairs_that_axes_do_not_divide,
     test_rotary.test_mixed_is_the_published_one,
 ]
 MOTION = [test_moving_glyphs.test_a_motion_is_constant_and_reflected_at_the_walls]
@@ -232,6 +246,7 @@ YARN = [
     test_extension.test_yarn_leaves_fast_pairs_divides_slow_ones_and_falls_in_between,
     test_extension.test_yarn_without_truncation_and_with_other_betas,
     test_extension.test_yarn_ends_at_the_last_channel_not_at_the_last_pair,
+    test_extension.test_yarn_of_the_paper_blends_by_the_turns_in_the_trained_length,
     test_extension.test_yarn_of_a_length_below_one_turn_divides_all_but_the_fastest_pair,
     test_extension.test_attention_factors_are_the_papers,
     test_extension.test_extensions_compose,
@@ -257,8 +272,11 @@ PAIRWISE = [
 ]
 STEPS = [
     test_clips_and_steps.test_between_two_extensions_frequencies_are_interpolated_geometrically,
+    test_clips_and_steps.test_beyond_one_the_factor_is_a_higher_power_and_stopped_pairs_stay_stopped,
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
+OWN = [test_own_extensions.test_what_does_not_vary_is_computed_once_also_inside_of_a_trace]
+LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
 LINE = [functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5")]
@@ -381,9 +399,15 @@ MUTANTS = {
         MIXED,
     ),
     "mixed: magnitudes twice as far": (
-        rope_mixed._magnitudes,
-        "head_dim // (2 * axes), base",
-        "head_dim // (2 * axes), base**2",
+        rope_mixed._spectrum,
+        "(count, base)",
+        "(count, base**2)",
+        MIXED,
+    ),
+    "mixed: the rest of the pairs along the last column": (
+        rope_mixed._spectrum,
+        "np.arange(head_dim // 2) % axes",
+        "np.minimum(np.arange(head_dim // 2) // (head_dim // (2 * axes) or 1), axes - 1)",
         MIXED,
     ),
     "mixed: heads in the other order": (
@@ -500,20 +524,20 @@ MUTANTS = {
     "yarn: pairs counted from the slow end": (scaling.pair_index, "-0.5 * by_axis", "0.5 * by_axis", YARN),
     "yarn: ramp upside down": (
         yarn.extend_yarn,
-        "scaled(frequencies, 1.0 - divided",
-        "scaled(frequencies, divided",
+        "keep = 1.0 - _ramp_by_pair",
+        "keep = _ramp_by_pair",
         YARN,
     ),
     "yarn: low and high swapped": (yarn.extend_yarn, "in (beta_fast, beta_slow))", "in (beta_slow, beta_fast))", YARN),
-    "yarn: rounded inwards": (yarn.extend_yarn, "xp.floor(low), xp.ceil(high)", "xp.ceil(low), xp.floor(high)", YARN),
-    "yarn: truncated the other way round": (yarn.extend_yarn, "if truncate:", "if not truncate:", YARN),
+    "yarn: rounded inwards": (yarn._ramp_by_pair, "xp.floor(low), xp.ceil(high)", "xp.ceil(low), xp.floor(high)", YARN),
+    "yarn: truncated the other way round": (yarn._ramp_by_pair, "if truncate:", "if not truncate:", YARN),
     "yarn: the last pair for the last channel": (
-        yarn.extend_yarn,
+        yarn._ramp_by_pair,
         "by_axis(rotary.rotary_dim) - 1)",
         "by_axis(rotary.rotary_dim) // 2 - 1)",
         YARN,
     ),
-    "yarn: an end below zero": (yarn.extend_yarn, "xp.clip(end, 0,", "xp.clip(end, -rotary.rotary_dim,", YARN),
+    "yarn: an end below zero": (yarn._ramp_by_pair, "xp.clip(end, 0,", "xp.clip(end, -rotary.rotary_dim,", YARN),
     "yarn: turns in radians": (yarn._yarn_pair, "(math.tau * turns)", "turns", YARN),
     "yarn: logarithm of the base halved": (
         yarn._yarn_pair,
@@ -527,7 +551,19 @@ MUTANTS = {
         "by_axis(rotary.rotary_dim) // 2 * xp.log",
         YARN,
     ),
-    "yarn: divided twice": (yarn.extend_yarn, "1.0 - divided, resolved)", "1.0 - divided, resolved**2)", YARN),
+    "yarn: the paper's ramp between other turns": (
+        yarn.extend_yarn,
+        "trained, beta_slow, beta_fast)",
+        "trained, 1.0, beta_fast)",
+        YARN,
+    ),
+    "yarn: the paper's ramp of extended pairs": (
+        scaling.ramp_by_turns,
+        "unextended(frequencies, rotary)",
+        "frequencies",
+        YARN,
+    ),
+    "yarn: divided twice": (yarn.extend_yarn, "keep, resolved)", "keep, resolved**2)", YARN),
     "yarn: attention twice as sharp": (yarn.extend_yarn, "0.1 * weight", "0.2 * weight", YARN),
     "yarn: logarithm of the factor to another base": (scaling.log_factor, "xp.log(", "xp.log2(", YARN),
     "yarn: square root of the attention factor": (
@@ -564,7 +600,7 @@ MUTANTS = {
         EXTENDED,
     ),
     "longrope: attention factor unrooted": (longrope.extend_longrope, "** 0.5", "** 1.0", EXTENDED),
-    "llama3: wavelengths for turns": (llama3.extend_llama3, "/ math.tau", "", EXTENDED),
+    "llama3: wavelengths for turns": (scaling.ramp_by_turns, "/ math.tau", "", EXTENDED),
     "llama3: blended the other way": (
         llama3.extend_llama3,
         "(frequencies, keep,",
@@ -589,6 +625,10 @@ MUTANTS = {
         "(1 - at) * first + at * second",
         STEPS,
     ),
+    "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
+    "own: a length where nothing varies": (own.extend_by_function, "if not varies:", "if varies:", OWN),
+    "log_n on a grid: the longest side": (temperature._scale_by_grid, "jnp.sum(jnp.log", "jnp.max(jnp.log", LOG_N),
+    "log_n on a grid: smaller grids, too": (temperature._scale_by_grid, "jnp.maximum(ratio, 1.0)", "ratio", LOG_N),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
     "cpb: the side for the span": (cpb._coordinates, "max(side - 1, 1)", "side", CPB),
     "cpb: natural logarithm": (cpb._coordinates, "np.float32(1 / np.log(8.0))", "1.0", CPB),

@@ -11,6 +11,7 @@ import pytest
 from pejax import (
     Dims,
     Encoding,
+    adapt,
     dot_product_attention,
     make_encoding,
     pairing_permutation,
@@ -21,6 +22,7 @@ from pejax import (
 )
 from pejax._ops.linear_rotation import rotate_linear
 from pejax._ops.rotary import _halves_selected, rotate_pairs
+from pejax.testing import assert_shift_invariant
 from tests.support.biases import types_unchecked
 from tests.support.cases import slow
 from tests.support.peers import peer
@@ -227,6 +229,31 @@ def test_mixed_frequencies_start_along_the_columns_of_rotations(axes):
 
 
 @pytest.mark.slow
+def test_mixed_frequencies_of_any_head_spread_the_pairs_that_axes_do_not_divide():
+    """As Mochi's heads of 128 on three axes: 64 pairs, of which the first column has 22 and the others 21."""
+    for head_dim, counts in ((128, (22, 21, 21)), (64, (11, 11, 10)), (4, (1, 1, 0))):
+        drawn = np.asarray(rope_mixed_frequencies(jax.random.key(0), 3, head_dim, axes=3, base=16.0), np.float64)
+        magnitudes = np.concatenate([16.0 ** (-np.arange(count) / max(count, 1)) for count in counts])
+        np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), np.tile(magnitudes, (3, 1)), rtol=1e-5)
+        directions, columns = drawn / magnitudes, np.repeat(np.arange(3), counts)
+        cosines = np.einsum("hai,haj->hij", directions, directions)
+        same_column = np.broadcast_to(columns[:, None] == columns, cosines.shape)
+        np.testing.assert_allclose(cosines, same_column, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_mixed_frequencies_on_a_video_are_trained_and_extended():
+    dims = Dims(heads=4, head_dim=128, kv_heads=2, axes=3, extent=(3, 4, 4))
+    encoding = make_encoding("rope_mixed", dims, "linear")
+    params = encoding.init_layer(jax.random.key(0))
+    assert params["frequencies"].shape == (2, 3, 64)
+    assert_shift_invariant(make_encoding("rope_mixed", dims), params, dims)
+    adapted = adapt(encoding, params, (6, 4, 4))["extended"]
+    np.testing.assert_allclose(adapted[:, 0] * 2, params["frequencies"][:, 0], rtol=1e-6)
+    np.testing.assert_array_equal(adapted[:, 1:], params["frequencies"][:, 1:])
+
+
+@pytest.mark.slow
 def test_mixed_frequencies_are_drawn_per_key_head_and_layer():
     encoding = make_encoding("rope_mixed", Dims(heads=4, head_dim=12, kv_heads=2, axes=2))
     assert encoding.init(jax.random.key(0)) == {}
@@ -310,7 +337,7 @@ def test_gradients_are_those_of_the_exact_rotation():
         (lambda: rope_axial_frequencies(6), "head_dim must be a multiple of 2·axes = 4, got 6"),
         (lambda: rope_axial_frequencies(6, axes=0), "axes must be at least 1, got 0"),
         (lambda: rope_axial_frequencies(8, layout="zigzag"), "layout must be one of concat, alternate, got 'zigzag'"),
-        (lambda: rope_mixed_frequencies(jax.random.key(0), 2, 6), "head_dim must be a multiple of 2·axes = 4, got 6"),
+        (lambda: rope_mixed_frequencies(jax.random.key(0), 2, 7), "head_dim must be even and at least 2, got 7"),
         (lambda: rope_mixed_frequencies(jax.random.key(0), 0, 8), "heads and axes must be at least 1, got heads=0"),
         (
             lambda: pairing_permutation(8, source="llama", target="half"),
@@ -328,7 +355,7 @@ def test_bad_frequencies_are_named(call, message):
     [
         ("rope", 1, "head_dim must be even and at least 2, got 7"),
         ("rope_axial", 2, "head_dim must be a multiple of 2·axes = 4, got 7"),
-        ("rope_mixed", 2, "head_dim must be a multiple of 2·axes = 4, got 7"),
+        ("rope_mixed", 2, "head_dim must be even and at least 2, got 7"),
         ("rope(pairing='neox')", 1, "pairing must be one of interleaved, half, got 'neox'"),
         ("rope_axial(indexing='yx')", 2, "indexing must be one of ij, xy, got 'yx'"),
         ("rope_mixed(base=0)", 2, "base must be a finite number above 0, got 0"),

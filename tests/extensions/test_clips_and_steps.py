@@ -221,6 +221,21 @@ def test_between_two_extensions_frequencies_are_interpolated_geometrically():
         np.testing.assert_allclose(stepped(step, above=hard_clip())[0], weighed, rtol=3e-7)
 
 
+def test_beyond_one_the_factor_is_a_higher_power_and_stopped_pairs_stay_stopped():
+    """A schedule s^(2t²), of noise levels t from 1 to 0, has steps from 2 to 0; known and traced ones agree."""
+    clipped = FREQUENCIES[extend_hard_clip(FREQUENCIES, ROTARY, trained_length=TRAINED)[0] == 0]
+    for level in (0.0, 0.4, 0.8, 1.0):
+        step = 2 * level**2
+        expected = (BASE * (4.0**step) ** (DIM / (DIM - 2))) ** (-2 * np.arange(DIM // 2) / DIM)
+        result, _ = stepped(step, above=ntk(factor=4))
+        np.testing.assert_allclose(result, expected, rtol=3e-7)
+        traced = jax.jit(lambda step: stepped(step, above=ntk(factor=4))[0])(step)
+        np.testing.assert_allclose(traced, expected, rtol=2e-6)
+        stopping, starting = stepped(step, above=hard_clip())[0], stepped(step, below=hard_clip())[0]
+        np.testing.assert_allclose(stopping[-len(clipped) :], max(1 - step, 0) * clipped, rtol=1e-6)
+        np.testing.assert_allclose(starting[-len(clipped) :], min(step, 1) * clipped, rtol=1e-6)
+
+
 def test_a_watershed_is_between_two_extensions_as_in_lumina_next():
     """Below it every frequency is divided by s, from it on the base is multiplied by s."""
     s, s_of_ntk = 4.0, 4.0 ** ((DIM - 2) / DIM)
@@ -316,11 +331,12 @@ def test_without_a_step_an_encoding_says_what_it_needs():
         ValueError, match="by_step needs the step of the schedule: params must have a number 'step', got None"
     ):
         adapt(encoding, {}, 16)
-    beyond = jnp.float32(2.0)
-    with pytest.raises(ValueError, match="step must be a weight from 0 to 1 where there is no watershed, got 2"):
-        jax.eval_shape(lambda length: adapt(encoding, {"step": beyond}, length)["extended"], jnp.int32(9))
+    below = jnp.float32(-2.0)
+    with pytest.raises(ValueError, match="step must be a finite number from 0 where there is no watershed, got -2"):
+        jax.eval_shape(lambda length: adapt(encoding, {"step": below}, length)["extended"], jnp.int32(9))
     assert not pejax.caches_rotated_keys(encoding)
-    np.testing.assert_allclose(adapt(encoding, {"step": 1}, 16)["extended"][0], FREQUENCIES / 2)
+    for step, divisor in ((1, 2), (2, 4), (0, 1)):
+        np.testing.assert_allclose(adapt(encoding, {"step": step}, 16)["extended"][0], FREQUENCIES / divisor)
 
 
 # Traced numbers
@@ -378,8 +394,7 @@ def test_bad_numbers_are_refused_in_one_line(extend, words):
         (lambda: make_encoding("rope", Dims(heads=2, head_dim=8), "hard_clip"), "hard_clip needs trained_length"),
         (lambda: make_encoding(SPEC, Dims(heads=2, head_dim=18, axes=3), "riflex"), "riflex without repeats_at needs"),
         (lambda: extend_resonance(np.float32([20.0, 1.0]), ROTARY), "periods above half a token, got 0.314"),
-        (lambda: stepped(1.5, above=ntk()), "a weight from 0 to 1 where there is no watershed, got 1.5"),
-        (lambda: stepped(-0.1, above=ntk(factor=2)), "step must be a weight from 0 to 1"),
+        (lambda: stepped(-0.1, above=ntk(factor=2)), "step must be a finite number from 0 where there is no watershed"),
         (lambda: stepped(jnp.zeros(3), above=ntk(factor=2)), "rotary.step must be"),
         (lambda: stepped(math.nan, above=ntk(factor=2)), "rotary.step must be"),
     ],

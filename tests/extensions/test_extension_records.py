@@ -1,5 +1,6 @@
 """The argument `extend` of the factories and of `make_encoding`: what they take, and what comes of it."""
 
+import dataclasses
 import inspect
 import re
 
@@ -114,9 +115,9 @@ def test_extensions_that_scale_other_axes_or_nothing_join():
     for text in ("yarn+soft_clip(pairs=2)+resonance+log_n", "self_extend+yarn", "yarn(factor=2)+linear(factor=1)",
                  "ntk(factor=(2, 1))+yarn(factor=(1, 4))", "slopes+log_n", "resize+yarn", "pi+llama4"):  # fmt: skip
         assert parse_extension(text) is not None
-    rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16))
+    rotary = Rotary(100.0, 8, base_frequencies=rope_axial_frequencies(16), trained_length=(16, 16))
     joined = parse_extension("ntk(factor=(2, 1))+yarn(factor=(1, 4))")
-    extended, _ = apply_terms(joined, rope_axial_frequencies(16), rotary, (16, 16))
+    extended, _ = apply_terms(joined, rope_axial_frequencies(16), rotary)
     rows, _ = extend_ntk(rope_axial_frequencies(16), rotary, factor=2.0, trained_length=16)
     columns, _ = extend_yarn(rope_axial_frequencies(16), rotary, factor=4.0, trained_length=16)
     np.testing.assert_allclose(extended, [rows[0], columns[1]], rtol=1e-6)
@@ -267,7 +268,15 @@ def test_what_an_encoding_does_not_take_is_refused_in_one_line(spec, extend, wor
         ("rope", Dims(heads=2, head_dim=16), "yarn(factor=2)", "yarn needs trained_length .*dims.extent.*, got None"),
         ("rope_axial", Dims(heads=2, head_dim=16, axes=2), "linear", "needs trained_length .*dims.extent.*, got None"),
         ("t5", Dims(heads=2, head_dim=16), "log_n", "t5: log_n needs the trained length, got dims.extent=None"),
-        ("rope_axial", GRID, "log_n", "rope_axial: log_n counts tokens of a sequence, got axes=2"),
+        ("rope_axial", GRID, "llama4", "rope_axial: llama4 counts tokens of a sequence, got axes=2"),
+        ("rope_axial", Dims(heads=2, head_dim=16, axes=2), "log_n", "trained grid of at least 2 patches, got None"),
+        ("rope_axial", GRID, "log_n(trained_length=1)", "trained grid of at least 2 patches, got 1"),
+        (
+            "rope_axial",
+            dataclasses.replace(GRID, causal=True),
+            "log_n",
+            "log_n must be of a model that is not causal on",
+        ),
         ("learned", GRID, "resize", "for one axis: grids are always resampled, got axes=2"),
     ],
 )

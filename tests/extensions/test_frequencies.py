@@ -2,6 +2,8 @@
 
 import functools
 import math
+import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -166,6 +168,54 @@ def test_yarn_without_truncation_and_with_other_betas():
         np.testing.assert_allclose(extend("yarn", factor=8.0, **options)[0] / FREQUENCIES, ratios, rtol=3e-7)
 
 
+def paper_ratios(frequencies, *, length, factor, fast=32.0, slow=1.0) -> np.ndarray:
+    """Return by what the paper's YaRN multiplies frequencies: its ramp counts turns in the trained length."""
+    turns = length * np.asarray(frequencies, np.float64) / (2 * np.pi)
+    kept = np.where(turns > fast, 1.0, np.where(turns < slow, 0.0, (turns - slow) / (fast - slow)))
+    return kept + (1 - kept) / factor
+
+
+def test_yarn_of_the_paper_blends_by_the_turns_in_the_trained_length():
+    for options, named in (({}, {}), ({"beta_fast": 8.0, "beta_slow": 2.0}, {"fast": 8.0, "slow": 2.0})):
+        ratios = paper_ratios(FREQUENCIES, length=TRAINED, factor=8.0, **named)
+        assert np.unique(ratios).size > 3
+        extended, attention_factor = extend("yarn", factor=8.0, ramp="turns", **options)
+        np.testing.assert_allclose(extended / FREQUENCIES, ratios, rtol=3e-7)
+        assert attention_factor == extend("yarn", factor=8.0)[1]
+    before = FREQUENCIES / np.float32(3)
+    extended, _ = extend("yarn", before, before=FREQUENCIES, factor=8.0, ramp="turns")
+    np.testing.assert_allclose(extended / before, paper_ratios(FREQUENCIES, length=TRAINED, factor=8.0), rtol=5e-7)
+    traced = jax.jit(lambda fast: extend("yarn", factor=8.0, ramp="turns", beta_fast=fast)[0])(8.0)
+    expected = paper_ratios(FREQUENCIES, length=TRAINED, factor=8.0, fast=8.0)
+    np.testing.assert_allclose(traced / FREQUENCIES, expected, rtol=2e-6)
+
+
+def test_equal_betas_are_a_threshold():
+    by_turns = extend("yarn", factor=4.0, ramp="turns", beta_fast=2.0, beta_slow=2.0)[0] / FREQUENCIES
+    np.testing.assert_array_equal(by_turns, np.where(TRAINED * FREQUENCIES / math.tau > 2.0, 1.0, 0.25))
+    by_pair = extend("yarn", factor=4.0, beta_fast=2.0, beta_slow=2.0)[0] / FREQUENCIES
+    np.testing.assert_allclose(by_pair, by_turns, rtol=3e-7)
+
+
+def test_the_table_of_ramps_in_the_guide_is_what_they_multiply_pairs_by():
+    """On small grids the paper's ramp is nearly 1/2 for every pair, with factor 2; both against float64."""
+    guide = (Path(__file__).parents[2] / "docs" / "longer-contexts.md").read_text()
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| (\d+) \| (.*) \| (.*) \| (.*) \|$", guide, re.MULTILINE)
+    assert len(rows) == 4
+    for side, base, width, *listed in rows:
+        side, base, width = (int(text.replace(",", "")) for text in (side, base, width))
+        turned, pair, by_turns = ([float(number) for number in text.split(", ")] for text in listed)
+        frequencies = base ** (-np.arange(4) * 2 / width)
+        by_index = [yarn_ratio(i, dim=width, base=base, length=side, factor=2.0) for i in range(4)]
+        ratios = {"pair": by_index, "turns": paper_ratios(frequencies, length=side, factor=2.0)}
+        np.testing.assert_allclose(turned, side * frequencies / (2 * np.pi), rtol=2e-3, atol=5e-3)
+        for (ramp, expected), shown in zip(ratios.items(), (pair, by_turns), strict=True):
+            np.testing.assert_allclose(shown, expected, atol=6e-3)
+            plain, rotary = rope_frequencies(width, base=base), Rotary(base, width)
+            extended, _ = extend_yarn(plain, rotary, factor=2.0, trained_length=side, ramp=ramp)
+            np.testing.assert_allclose(extended[:4] / plain[:4], expected, rtol=3e-7)
+
+
 def test_yarn_ends_at_the_last_channel_not_at_the_last_pair():
     """A base so small that every pair turns often: the ramp ends beyond the pairs there are."""
     small = rope_frequencies(16, base=50.0)
@@ -289,13 +339,14 @@ def test_axes_are_extended_each_by_its_own_length(name):
         (lambda: extend("linear", length=(4, 4)), r"length must be a number, or one per axis .*\(16,\), got \(4, 4\)"),
         (lambda: extend("ntk", factor=2.0, base=1.0), "base must be a finite number above 1, got 1.0"),
         (lambda: extend("ntk", factor=2.0, rotary_dim=3), "rotary_dim must be even and at least 2, got 3"),
-        (lambda: extend("yarn", factor=2.0, beta_slow=32.0), "beta_fast must be above beta_slow, .* 32.0 and 32.0"),
+        (lambda: extend("yarn", factor=2.0, beta_slow=33.0), "beta_fast must be at least beta_slow, .* 32.0 and 33.0"),
+        (lambda: extend("yarn", factor=2.0, ramp="turn"), "ramp must be one of pair, turns, got 'turn'; did you mean"),
         (lambda: extend("yarn", factor=2.0, attention_factor=0.0), "attention_factor must be .* above 0, got 0.0"),
         (lambda: extend("longrope", factor=2.0, attention_factor=-1.0), "attention_factor must be .* got -1.0"),
         (lambda: extend("longrope", factor=2.0, long_factors=(1.0,)), "must be 16 finite numbers above 0, got 1"),
         (lambda: extend("longrope", factor=2.0, short_factors=(0.0,) * 16), "above 0, got 0.0"),
         (lambda: extend("longrope", factor=2.0, trained_length=1), "at least 2, got 1"),
-        (lambda: extend("llama3", factor=2.0, low_freq_factor=4.0), "must be above low_freq_factor, .* 4.0 and 4.0"),
+        (lambda: extend("llama3", factor=2.0, low_freq_factor=5.0), "at least low_freq_factor, .* 4.0 and 5.0"),
     ],
 )
 def test_what_no_extension_can_do_is_refused(call, words):

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax import ENCODINGS, Dims, make_encoding
+import pejax
+from pejax import ENCODINGS, Dims, adapt, make_encoding
 from pejax._extensions.temperature import llama4_temperature, log_n_temperature, scale_queries
 from pejax._record.encoding import merge_params
 from pejax.testing import assert_shift_invariant, draw_probe, queries_and_keys, settle
@@ -68,6 +69,52 @@ def test_temperatures_multiply_and_a_sharpened_encoding_is_not_shift_invariant()
     np.testing.assert_allclose(lengths, np.broadcast_to(sharpened[None, :, None] * 8**0.5, (2, 9, 4)), rtol=2e-2)
     with pytest.raises(AssertionError):
         assert_shift_invariant(encoding, {}, DIMS)
+
+
+GRID = Dims(heads=4, head_dim=8, kv_heads=2, axes=2, extent=(4, 6))
+
+
+def test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches():
+    encoding = make_encoding("rope_axial", GRID, "log_n")
+    assert encoding.shift_invariant
+    where, traced = jnp.asarray([[0, 0], [2, 5]]), jax.jit(lambda extent: adapt(encoding, {}, extent))
+    for extent, ratio in (((24, 24), 2.0), ((4, 6), 1.0), ((3, 5), 1.0), ((8, 12), math.log(96) / math.log(24))):
+        adapted = adapt(encoding, {}, extent)
+        q = encoding.rotate(adapted, jnp.ones((2, 4, 8)), where)
+        k = encoding.rotate_keys(adapted, jnp.ones((2, 2, 8)), where)
+        np.testing.assert_allclose(jnp.linalg.norm(q, axis=-1), np.full((2, 4), 8**0.5 * ratio), rtol=1e-6)
+        np.testing.assert_allclose(jnp.linalg.norm(k, axis=-1), np.full((2, 2), 8**0.5), rtol=1e-6)
+        [factor] = traced(jnp.asarray(extent)).values()
+        assert float(factor) == pytest.approx(ratio, rel=1e-6)
+    other = adapt(make_encoding("rope_axial", GRID, "log_n(trained_length=96)"), {}, (96, 96))
+    assert [float(value) for value in other.values()] == pytest.approx([2.0], rel=1e-6)
+    with pytest.raises(ValueError, match="log_n on 2 axes needs a grid of 2 sizes, got 24"):
+        adapt(encoding, {}, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["rope_axial", "cpb", "rope_mixed", "learned"])
+def test_on_a_grid_any_encoding_attends_with_scaled_queries(spec):
+    """With pi, too, which scales positions before: the grid that log_n counts is the current one."""
+    plain, scaled = make_encoding(spec, GRID, "pi"), make_encoding(spec, GRID, "pi+log_n+log_n(trained_length=12)")
+    assert scaled is make_encoding(spec, GRID, "log_n+pi+log_n(trained_length=12)")
+    key, where = jax.random.key(0), pejax.grid_positions(8, 12)
+    params = settle(plain, merge_params(plain.init(key), plain.init_layer(key)), GRID)
+    q = jax.random.normal(key, (96, 4, 8))
+    k, v = jax.random.normal(jax.random.key(1), (2, 96, 2, 8))
+    ratio = math.log(96) ** 2 / math.log(24) / math.log(12)
+    at = {"positions": where, "extent": (8, 12), "params": params, "embedded": True}
+    np.testing.assert_allclose(
+        pejax.attend(scaled, q, k, v, **at), pejax.attend(plain, ratio * q, k, v, **at), atol=2e-5
+    )
+    grids = jnp.asarray([[8, 12], [4, 6]])
+    batch = {"q": jnp.stack([q, q]), "k": jnp.stack([k, k]), "v": jnp.stack([v, v])}
+    where = (
+        jnp.where(jnp.arange(96)[None, :, None] < jnp.prod(grids, axis=1)[:, None, None], 1, 0) * where % grids[:, None]
+    )
+    rows = pejax.attend(scaled, **batch, **{**at, "positions": where, "extent": grids})
+    single = pejax.attend(scaled, q, k, v, **{**at, "positions": where[1], "extent": (4, 6)})
+    np.testing.assert_allclose(rows[1], single, atol=2e-5)
 
 
 def test_positions_of_another_shape_are_refused():

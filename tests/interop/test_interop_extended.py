@@ -102,6 +102,7 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
         ("llama", "yarn", "with a factor, of rope, to be saved in config.json, got yarn of rope"),
         ("llama", "yarn(factor=2)+log_n", "got yarn(factor=2.0)+log_n of rope"),
         ("llama, linear", "yarn(factor=2)", "got linear(factor=4.0)+yarn(factor=2.0) of rope"),
+        ("llama", "yarn(factor=2, ramp='turns')", "yarn must have ramp='pair' to be saved in config.json, got 'turns'"),
         ("bloom", "pi", "got pi of alibi"),
         ("gptj", "yarn(factor=2)", "config.json of gptj cannot hold an extension, got yarn"),
         ("gemma3_text", "log_n", "extend must be the same in all layers to be saved, got 2 kinds of layers"),

@@ -132,7 +132,7 @@ def _functions() -> dict[str, Call]:
         "extend_yarn": (
             f.extend_yarn,
             {**scaled, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 0.7,
-             "attention_factor": 1.5, "truncate": True},
+             "attention_factor": 1.5, "truncate": True, "ramp": "turns"},
         ),
         "extend_longrope": (
             f.extend_longrope,
@@ -345,7 +345,7 @@ def _extensions() -> dict[str, Call]:
         "ntk": {"factor": 4.0, "trained_length": 16},
         "dynamic_ntk": {"factor": 4.0, "trained_length": 16},
         "yarn": {"factor": 4.0, "trained_length": 16, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 0.7,
-                 "mscale_all_dim": 0.7, "attention_factor": 1.5, "truncate": False},
+                 "mscale_all_dim": 0.7, "attention_factor": 1.5, "truncate": False, "ramp": "pair"},
         "llama3": {"factor": 4.0, "trained_length": 16, "low_freq_factor": 2.0, "high_freq_factor": 8.0},
         "longrope": {"long_factors": (1.0, 2.0, 3.0, 4.0), "short_factors": (1.0, 1.0, 1.0, 1.0), "factor": 4.0,
                      "trained_length": 16, "attention_factor": 1.5},
@@ -364,7 +364,10 @@ def _extensions() -> dict[str, Call]:
         "resize": {},
     }  # fmt: skip
     assert options.keys() == EXTENSIONS.keys(), "options must have every extension"
-    return {f"extensions.{name}": Call(_used(name), arguments) for name, arguments in options.items()}
+    own = {"function": lambda frequencies, rotary: (frequencies, 1.0), "varies": False, "scales": (0,)}
+    return {f"extensions.{name}": Call(_used(name), arguments) for name, arguments in options.items()} | {
+        "extensions.extension": Call(pejax.extensions.extension, own)
+    }
 
 
 def _used(name: str) -> Callable:

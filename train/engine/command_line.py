@@ -233,8 +233,11 @@ def _names(tree: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def library_names(module: str) -> tuple[str, ...]:
-    """Return the names of the encodings or extensions of the library, read from the source of its module."""
+    """Return the names of the encodings or extensions of the library, read from the source of its module.
+
+    Without `extension`, which takes a function: a string cannot name it.
+    """
     for node in ast.parse((LIBRARY / f"{module}.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return tuple(name for name in ast.literal_eval(node.value) if name.islower())
+            return tuple(name for name in ast.literal_eval(node.value) if name.islower() and name != "extension")
     raise AssertionError(f"pejax.{module} has no __all__")
