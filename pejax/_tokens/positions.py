@@ -71,16 +71,17 @@ def as_token_positions(tokens: Positions, shape: tuple[int, ...] = ()) -> TokenP
         tokens = TokenPositions(*fields)
     check_position_type(tokens.positions)
     if jnp.issubdtype(tokens.positions.dtype, jnp.integer) and tokens.positions.dtype.itemsize < 4:
-        tokens = tokens._replace(
-            positions=tokens.positions.astype(jnp.int32)
-        )  # differences of 8 or 16 bits can overflow
+        wide = tokens.positions.astype(jnp.int32)  # differences of 8 or 16 bits can overflow
+        tokens = tokens._replace(positions=wide)
+    if all(size == 1 for size in shape[:-1]):
+        return tokens
     return TokenPositions(*(_without_rows(x, shape) for x in tokens))
 
 
 def _without_rows(field: Any, shape: tuple[int, ...]) -> Any:
     """Return a field of tokens `(*B, T)` without the axes *B if it has one row for all examples, else as it is."""
     rows = (1,) * (len(shape) - 1)
-    if field is None or rows == shape[:-1] or field.shape[: len(shape)] != (*rows, *shape[-1:]):
+    if field is None or field.shape[: len(shape)] != (*rows, *shape[-1:]):
         return field
     one_row = lambda: field.reshape(field.shape[len(rows) :])
     return computed_now(one_row) if are_known(field) else one_row()  # known numbers stay known

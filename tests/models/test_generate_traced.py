@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax.models import EncoderDecoder, Sampling, encoder_decoder, generate, generate_answers, stream
+from pejax.models import EncoderDecoder, Rolling, Sampling, encoder_decoder, generate, generate_answers, stream
 from pejax.models.generation import decoder as generation
-from pejax.models.generation.prompts import rounded
+from pejax.models.generation.prompts import rounded, rounded_prompts
 from tests.support.cases import slow
 from tests.support.decoders import ids_of, logits, make
 
@@ -173,6 +173,15 @@ def test_lengths_are_rounded_to_few():
     assert excess.min() == 0
     assert (excess <= np.maximum(15, np.arange(1, 4097) / 4)).all()
     assert len(set(lengths.tolist())) == 28
+
+
+def test_prompts_of_few_lengths_keep_their_tokens_at_the_end():
+    ids, is_read = rounded_prompts(np.asarray([[5, 6, 7], [0, 0, 8]]), np.asarray([[1] * 3, [0, 0, 1]]) == 1, None)
+    assert ids.shape == is_read.shape == (2, 16)
+    np.testing.assert_array_equal(ids[:, 13:], [[5, 6, 7], [0, 0, 8]])
+    np.testing.assert_array_equal(is_read[:, 12:], [[0, 1, 1, 1], [0, 0, 0, 1]])
+    short, long = (rounded_prompts(ids[:, -n:], is_read[:, -n:], Rolling(5)) for n in (4, 6))
+    assert (short[0].shape, long[0].shape) == ((2, 5), (2, 16))  # a prompt that fits the cache still does
 
 
 @pytest.mark.slow
