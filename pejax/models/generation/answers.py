@@ -50,7 +50,7 @@ def generate_answers(
     Raises:
         ValueError: a count below 1, a source without tokens, an id outside the vocabulary, segments other than 0 and 1,
             sampling settings out of range, a missing key, or an encoding that does not support the lengths.
-        TypeError: ids that are not integers, such as text.
+        TypeError: ids that are not integers, such as text; a traced count, or traced sampling settings.
     """
     vocab = model.config.decoder.vocab
     check_known("count", count)

@@ -57,6 +57,9 @@ def generate(
 ) -> Int[Array, "B N"] | tuple[Int[Array, "B N"], Float[Array, "B N V"]]:
     """Generate the `count` tokens that follow each prompt.
 
+    Inside `jax.jit`, `jax.lax.scan`, `jax.vmap` and other transforms, parameters, prompts, segment ids, keys and stop
+    tokens may be traced. What is traced is not checked, because it cannot be seen.
+
     Args:
         model: a causal decoder.
         prompts: token ids `(B, T)`, or a list of B lists of ids, which may differ in length. In an array, shorter
@@ -86,7 +89,7 @@ def generate(
             the length (such as a learned table that is too short), a window below 1, `first` without a window,
             "recompute" with a window where parameters change, or `renumber` in a model that adds positions to its
             input.
-        TypeError: prompts or stop ids that are not integers, such as text.
+        TypeError: prompts or stop ids that are not integers, such as text; a traced count, or traced sampling settings.
 
     Examples:
         >>> from pejax.models import decoder
@@ -122,6 +125,7 @@ def stream(
 
     Raises:
         ValueError: as `generate`, before the first token.
+        TypeError: as `generate`; inside a transform, at the latest where the first token is asked for.
 
     Examples:
         >>> from pejax.models import decoder
