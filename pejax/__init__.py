@@ -32,6 +32,7 @@ from pejax._extensions.longrope import extend_longrope
 from pejax._extensions.longrope_search import search_longrope
 from pejax._extensions.temperature import scale_queries
 from pejax._extensions.yarn import extend_yarn
+from pejax._naming import pickling as _pickling  # noqa: F401 - encodings by name for pickle
 from pejax._naming.explain import explain
 from pejax._naming.make import make_encoding
 from pejax._naming.register import register_encoding

@@ -102,7 +102,7 @@ def dot_product_attention(
         dropout: `(key, rate)`: drops this fraction of the weights, the same pairs in every implementation.
         return_lse: also return the log-sum-exp of each query's logits, the sink's included, -inf where it sees no key.
         implementation: "dense", "reference" (dense, in plain formulas), or tiled: "blockwise", "cpu", "gpu", "cudnn",
-            "mosaic_gpu" or "tpu". Tiled ones have memory linear in T and S, and only reverse-mode gradients. On other
+            "mosaic_gpu" or "tpu". Tiled ones have memory linear in T and S, and first derivatives alone. On other
             devices, the kernels of "gpu", "cudnn", "mosaic_gpu" and "tpu" run in interpret mode: correct but slow.
             None = the fastest that supports the arguments (`explain_attention`), never "mosaic_gpu", which no GPU has
             run yet. With a sharding, it attends to one shard of keys.

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from pejax._attention.core import reference
-from pejax._attention.core.derivatives import UnknownDerivative, reverse_only
 from pejax._attention.core.operands import HeadFunction, Layout, Operands, over_heads, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla import blockwise, cpu, dense
@@ -259,8 +258,6 @@ def attempt(
     for name in names:
         try:
             outputs = _run(options, layout, name, operands, trial)
-        except UnknownDerivative:
-            raise
         except NotImplementedError as error:
             attempts.append(Attempt(name, str(error)))
         else:
@@ -284,7 +281,6 @@ def run(
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 4))
 def _run(options: Options, layout: Layout, name: str, operands: Operands, trial: bool) -> tuple[Array, Array]:
-    """Run one implementation; all but the dense ones have reverse-mode derivatives only."""
+    """Run one implementation; all but the dense ones have first derivatives only."""
     operands = varying_alike(operands)
-    operands = operands if name in ("reference", "dense") else reverse_only(name, operands)
     return (KERNELS[name].trial if trial else IMPLEMENTATIONS[name])(options, layout, operands)

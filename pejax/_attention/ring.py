@@ -10,7 +10,6 @@ From these, the attention to that shard is computed again, and gives the gradien
 with the keys, and return to their device with them. With the ring, no array on a device is larger than its shard.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -19,12 +18,13 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from pejax._attention.backends import run
+from pejax._attention.core.derivatives import tiled_rules
 from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import row_means
+from pejax._ops.derivatives import differentiable
 from pejax._ops.pytrees import cotangent_of, own_floats, wide, with_floats, zeros_of
-from pejax._ops.remat import name_for_remat
 from pejax._tokens.positions import TokenPositions
 
 
@@ -78,9 +78,14 @@ def gather(settings: ShardSettings, operands: Operands) -> Part:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def ring(settings: ShardSettings, operands: Operands) -> Part:
     """Attend to the keys of all devices, one shard after the other."""
+    output, lse = differentiable(RULES, settings, operands)
+    return output, lse
+
+
+def _around(settings: ShardSettings, operands: Operands) -> Part:
+    """Return what `ring` does, by operations that have forward mode."""
     queries, keys = _split_keys(operands)
 
     def step(carry: tuple[Keys, Part], shift: Array) -> tuple[tuple[Keys, Part], None]:
@@ -95,15 +100,9 @@ def ring(settings: ShardSettings, operands: Operands) -> Part:
     return output.astype(queries.q.dtype), lse
 
 
-def _forward(settings: ShardSettings, operands: Operands) -> tuple[Part, tuple[Operands, Part]]:
-    """Return the outputs, and the residuals of the backward pass."""
-    outputs: Any = name_for_remat(ring(settings, operands))
-    return outputs, (operands, outputs)
-
-
-def _backward(settings: ShardSettings, saved: tuple[Operands, Part], cotangents: Part) -> tuple[Operands]:
+def _pull(settings: ShardSettings, operands: Operands, outputs: Part, cotangents: Part) -> Operands:
     """Return the gradients of the operands, from a second pass around the ring."""
-    operands, (output, lse) = saved
+    output, lse = outputs
     queries, keys = _split_keys(operands)
     d_output, d_lse = (wide(x) for x in cotangents)
     mean = row_means(output, d_output, d_lse)
@@ -126,10 +125,10 @@ def _backward(settings: ShardSettings, saved: tuple[Operands, Part], cotangents:
     start = keys, zeros_of(keys), zeros_of(queries)
     (_, d_keys, d_queries), _ = lax.scan(step, start, jnp.arange(settings.devices, dtype=jnp.uint32))
     d_operands, (k, v, k_tokens, key_bias) = cotangent_of(queries, d_queries), cotangent_of(keys, d_keys)
-    return (d_operands._replace(k=k, v=v, k_tokens=k_tokens, key_bias=key_bias),)
+    return d_operands._replace(k=k, v=v, k_tokens=k_tokens, key_bias=key_bias)
 
 
-ring.defvjp(_forward, _backward)
+RULES = tiled_rules(run=_around, plain=_around, save=lambda settings, operands, outputs: outputs, pull=_pull)
 
 
 def _split_keys(operands: Operands) -> tuple[Operands, Keys]:

@@ -18,7 +18,8 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Float
 
 from pejax._ops.backend import platform
-from pejax._ops.bfloat16 import as_bits, from_bits
+from pejax._ops.bfloat16 import as_bits, restored
+from pejax._ops.derivatives import Rules, differentiable
 from pejax._ops.pytrees import wide
 
 FOLDS_FACTORS = jax.__version_info__ < (0, 11, 1)
@@ -54,9 +55,14 @@ def product_in_type(
     return _product(narrow, x, kernel, bias).astype(x.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _product(narrow: bool, x: Array, kernel: Array, bias: Array | None) -> Array:
     """Return `x @ kernel + bias`, in the type of x or, if that is not to be `narrow`, in at least 32 bits."""
+    return differentiable(PRODUCT, narrow, (x, kernel, bias))
+
+
+def _run(narrow: bool, operands: tuple[Array, Array, Array | None]) -> Array:
+    """Return the product, without derivatives."""
+    x, kernel, bias = operands
     output = _contract(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,), narrow)
     if bias is None:
         return output
@@ -64,18 +70,17 @@ def _product(narrow: bool, x: Array, kernel: Array, bias: Array | None) -> Array
     return lax.optimization_barrier(output) if platform() == "gpu" and FOLDS_FACTORS else output
 
 
-def _forward(
-    narrow: bool, x: Array, kernel: Array, bias: Array | None
-) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    """Return the output, and x, kernel and bias for the backward pass."""
-    return _product(narrow, x, kernel, bias), (as_bits(x), kernel, bias)
+def _save(narrow: bool, operands: tuple[Array, Array, Array | None], output: Array) -> Array:
+    """Return the bits of x."""
+    del narrow, output
+    return as_bits(operands[0])
 
 
-def _backward(
-    narrow: bool, saved: tuple[Array, Array, Array | None], cotangent: Array
+def _pull(
+    narrow: bool, operands: tuple[Array, Array, Array | None], bits: Array, cotangent: Array
 ) -> tuple[Array, Array, Array | None]:
     """Return the gradients of x, kernel and bias."""
-    x, kernel, bias = from_bits(saved[0]), *saved[1:]
+    x, kernel, bias = restored(bits, operands[0]), *operands[1:]
     # read by the product and by the sum of the bias: without a barrier XLA:GPU keeps it in 32 bits for the sum
     cotangent = lax.optimization_barrier(cotangent) if narrow else cotangent
     d_bias = None if bias is None else jnp.sum(wide(cotangent), tuple(range(x.ndim - 1))).astype(bias.dtype)
@@ -84,7 +89,7 @@ def _backward(
     return d_x.astype(x.dtype), kernel_gradient(x, cotangent).astype(kernel.dtype), d_bias
 
 
-_product.defvjp(_forward, _backward)
+PRODUCT = Rules(run=_run, plain=_run, save=_save, pull=_pull)
 
 
 def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -94,16 +99,14 @@ def recompute(function: Callable[..., Array]) -> Callable[..., Array]:
         function: function of float arrays or None, cheaper to compute than to store its intermediate results. A final
             `product` is not computed again, because no gradient needs its output.
     """
-    run = jax.custom_vjp(function)
+    run = lambda _, arguments: function(*arguments)
+    save = lambda _, arguments, output: jax.tree.map(as_bits, arguments)
 
-    def forward(*arguments: Array | None) -> tuple[Array, Any]:
-        return function(*arguments), jax.tree.map(as_bits, arguments)
+    def pull(_: None, arguments: Any, bits: Any, cotangent: Array) -> tuple[Array | None, ...]:
+        return jax.vjp(function, *jax.tree.map(restored, bits, arguments))[1](cotangent)
 
-    def backward(saved: Any, cotangent: Array) -> tuple[Array | None, ...]:
-        return jax.vjp(function, *jax.tree.map(from_bits, saved))[1](cotangent)
-
-    run.defvjp(forward, backward)
-    return run
+    rules = Rules(run=run, plain=run, save=save, pull=pull)
+    return functools.wraps(function)(lambda *arguments: differentiable(rules, None, arguments))
 
 
 def _contract(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], narrow: bool = False) -> Array:

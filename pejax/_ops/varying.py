@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, ArrayLike
 
 Tree = TypeVar("Tree")
 
@@ -22,7 +22,7 @@ def varying_axes(*trees: Any) -> frozenset[str]:
 def varying_over(axes: frozenset[str], tree: Tree) -> Tree:
     """Return the tree with the type of every leaf varying over these axes, and over its own."""
 
-    def vary(x: Array) -> Array:
+    def vary(x: ArrayLike) -> Array | ArrayLike:  # a literal of a jaxpr is a number
         missing = tuple(sorted(axes - _axes(x)))
         return lax.pcast(x, missing, to="varying") if missing else x
 

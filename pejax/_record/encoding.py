@@ -129,6 +129,13 @@ class Encoding:
         """Whether the encoding was made for a model in which keys after the query are masked."""
         return self.dims is not None and self.dims.causal
 
+    def __copy__(self) -> "Encoding":
+        return self  # a value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Encoding":
+        del memo
+        return self
+
 
 @checked
 def init_params(encoding: Encoding, key: RandomKey) -> Params:

@@ -48,6 +48,16 @@ def test_chunks_change_neither_value_nor_gradient(monkeypatch, platform, sizes, 
         np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1.2e-5)
 
 
+def test_forward_mode_gives_the_slope_along_a_direction(monkeypatch):
+    monkeypatch.setattr(cross_entropy, "platform", lambda: "gpu")
+    states, columns, labels, weights = operands()
+    total = lambda x, w: cross_entropy.weighted_cross_entropy(x, w, labels, weights, at_once=7 * V)
+    slope = jax.jit(lambda *x: jax.jvp(total, x, tuple(map(jnp.cos, x)))[1])(states, columns)
+    gradients = jax.grad(lambda x, w: jnp.sum(weights * expected(x, w, labels)), (0, 1))(states, columns)
+    along = sum(jnp.vdot(jnp.cos(x), gradient) for x, gradient in zip((states, columns), gradients, strict=True))
+    np.testing.assert_allclose(slope, along, rtol=1e-4)
+
+
 @pytest.mark.parametrize("platform", ["gpu", slow("cpu")])
 def test_bfloat16_states_give_a_float32_loss_and_a_gradient_of_each_type(monkeypatch, platform):
     monkeypatch.setattr(cross_entropy, "platform", lambda: platform)

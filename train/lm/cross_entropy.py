@@ -12,7 +12,6 @@ Each device has its shard of the tokens, and of the columns w if they are sharde
 up over the devices.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from pejax._ops.backend import platform
+from pejax._ops.derivatives import Rules, differentiable
 from pejax._ops.matmul import kernel_gradient, product
 from pejax.models import Decoder, Execution
 
@@ -103,7 +103,11 @@ def cross_entropy(
         at_once: most logits that a device may hold; if there are more, they are computed in chunks. None = those of
             `LOGITS_AT_ONCE`.
     """
-    split = _split(columns, labels, execution, at_once)
+    return _losses(_split(columns, labels, execution, at_once), states, columns, labels)
+
+
+def _losses(split: "_Split", states: Array, columns: Array, labels: Array) -> Float[Array, "B T"]:
+    """Return the cross-entropy of each token, computed in the chunks of `split`."""
     if split.chunks == 1:
         logits = product(states, columns.astype(states.dtype))
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -138,7 +142,7 @@ def weighted_cross_entropy(
     split, weights = _split(columns, labels, execution, at_once), lax.stop_gradient(weights)
     if split.chunks == 1 and platform() != "gpu":
         return jnp.sum(cross_entropy(states, columns, labels, execution, at_once=at_once) * weights)
-    return _weighted(split, states, columns, labels, weights)
+    return differentiable(_RULES, split, (states, columns, labels, weights))[0]
 
 
 class _Split(NamedTuple):
@@ -168,15 +172,14 @@ def _split(columns: Array, labels: Array, execution: Execution, at_once: int | N
     return _Split(execution, vocab, columns.shape[1], chunks)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _weighted(split: _Split, states: Array, columns: Array, labels: Array, weights: Array) -> Float[Array, ""]:
-    return _weighted_forward(split, states, columns, labels, weights)[0]
+def _weighted(split: _Split, operands: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array]:
+    """Return the sum, and its gradients with respect to states and columns.
 
-
-def _weighted_forward(
-    split: _Split, states: Array, columns: Array, labels: Array, weights: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    """Return the sum, and its gradients with respect to states and columns."""
+    Args:
+        split: how the loss is split.
+        operands: states, columns, labels and weights.
+    """
+    states, columns, labels, weights = operands
 
     def of_shard(columns: Array, states: Array, labels: Array, weights: Array) -> tuple[Array, Array, Array]:
         first, width = _first_column(split, columns), columns.shape[1]
@@ -209,18 +212,29 @@ def _weighted_forward(
 
     specs = lambda tokens, kernel: (PartitionSpec(), tokens, kernel)
     total, d_states, d_columns = _per_shard(split, of_shard, columns, (states, labels, weights), specs)
-    return total, (d_states, d_columns)
+    return total, d_states, d_columns
 
 
-def _weighted_backward(
-    split: _Split, gradients: tuple[Array, Array], cotangent: Array
-) -> tuple[Array, Array, None, None]:
+def _in_logits(split: _Split, operands: tuple[Array, Array, Array, Array]) -> Array:
+    """Return the sum, by operations that have forward mode."""
+    *tokens, weights = operands
+    return jnp.sum(_losses(split, *tokens) * weights)
+
+
+def _scaled_gradients(split: _Split, operands: Any, saved: tuple[Array, Array], cotangents: Any) -> list[Array]:
+    """Return the gradients of states, columns and weights; those of the weights are not used."""
     del split
-    d_states, d_columns = ((cotangent * x.astype(cotangent.dtype)).astype(x.dtype) for x in gradients)
-    return d_states, d_columns, None, None
+    scaled = [(cotangents[0] * x.astype(cotangents[0].dtype)).astype(x.dtype) for x in saved]
+    return [*scaled, jnp.zeros_like(operands[3])]
 
 
-_weighted.defvjp(_weighted_forward, _weighted_backward)
+_RULES = Rules(
+    run=_weighted,
+    plain=_in_logits,
+    save=lambda split, operands, outputs: outputs[1:],
+    pull=_scaled_gradients,
+    filled=False,
+)
 
 
 def _per_shard(

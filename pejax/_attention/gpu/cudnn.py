@@ -7,19 +7,20 @@ JAX has no backend for these kernels, XLA computes both in tiles.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from jaxtyping import Array
 
+from pejax._attention.core.derivatives import tiled_rules
 from pejax._attention.core.operands import Layout, Operands
 from pejax._attention.core.options import Options
 from pejax._attention.gpu.availability import kernels_for_fused
 from pejax._attention.gpu.folded import arrays_are_ordered, check_fused, folded_attention, order_is_known
 from pejax._attention.kernels.elementwise import slope
+from pejax._attention.kernels.fallback import blockwise_call
 from pejax._attention.kernels.kernel_call import (
     Primals,
     Static,
@@ -30,6 +31,8 @@ from pejax._attention.kernels.kernel_call import (
     refuse_splitting,
 )
 from pejax._attention.kernels.ways import position_axes
+from pejax._ops.derivatives import differentiable, either
+from pejax._ops.pytrees import Floats, zeros_of
 
 
 def fused_attention(
@@ -82,19 +85,45 @@ def _choose(static: Static, operands: Operands, fused: Any, kernels: Any) -> Any
     return fused() if order is None else lax.cond(order, fused, kernels)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(static: Static, backend: str, primals: Primals, operands: Operands) -> tuple[Array, Array]:
+    """Return the output and the log-sum-exps."""
+    return either(_run_alone, _run_to_differentiate, (static, backend), (primals, lax.stop_gradient(operands)))
+
+
+def _run_alone(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> tuple[Array, Array]:
+    """Return what `_attend` does, without a derivative."""
+    (static, backend), (primals, operands) = settings, arrays
     run_kernels = functools.partial(attend, kernels_for_fused(), static, primals, operands)
     run_fused = functools.partial(_product, static, backend, operands, primals)
     # The second call is for the log-sum-exps alone: XLA removes it if they are not used.
     return _choose(static, operands, run_fused, lambda: run_kernels()[0]), run_kernels()[1]
 
 
-def _attend_forward(static: Static, backend: str, primals: Any, operands: Any) -> tuple[tuple[Array, Array], tuple]:
-    # With `symbolic_zeros=True`, JAX wraps every input in a `CustomVJPPrimal`.
-    primals, operands = jax.tree.map(
-        lambda x: x.value, (primals, operands), is_leaf=lambda x: isinstance(x, CustomVJPPrimal)
-    )
+def _run_to_differentiate(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> tuple[Array, Array]:
+    """Return what `_attend` does, with its derivatives."""
+    outputs = differentiable(RULES, settings, arrays)
+    return outputs.output, outputs.lse
+
+
+class _Outputs(NamedTuple):
+    """What the backward pass reads.
+
+    Attributes:
+        output: the output.
+        lse: log-sum-exps by our kernels, for cotangents of them and for the gradient of a bias.
+        lse_of_kernels: the same if our kernels computed the output, else 0.
+        pull: the gradient of the fused kernels.
+    """
+
+    output: Array
+    lse: Array
+    lse_of_kernels: Array
+    pull: Any
+
+
+def _run(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> _Outputs:
+    """Return the outputs, and what the backward pass reads besides."""
+    (static, backend), (primals, operands) = settings, arrays
     trees = []  # `lax.cond` returns arrays alone: the structure of `pull` leaves its branch by this list
 
     def fused() -> tuple[Array, Array, list[Array]]:
@@ -112,28 +141,39 @@ def _attend_forward(static: Static, backend: str, primals: Any, operands: Any) -
     output, lse_of_kernels, leaves = _choose(static, operands, fused, kernels)
     # Computed outside of `_choose`, so that XLA removes it if it is not used.
     lse = attend(kernels_for_fused(), static, primals, operands)[1]
-    return (output, lse), (primals, operands, output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
+    return _Outputs(output, lse, lse_of_kernels, jax.tree.unflatten(trees[-1], leaves))
 
 
-def _attend_backward(static: Static, backend: str, saved: tuple, cotangents: tuple) -> tuple[Primals, None]:
-    del backend
-    primals, operands, output, lse, lse_of_kernels, pull = saved
+def _pull(
+    settings: tuple[Static, str], arrays: tuple[Primals, Operands], saved: _Outputs, cotangents: _Outputs
+) -> tuple[Primals, Floats]:
+    """Return the gradients of the primals; the other operands have none."""
+    (static, _), (primals, operands) = settings, arrays
     d_output, d_lse = (
-        jnp.zeros_like(like) if isinstance(x, SymbolicZero) else x
-        for x, like in zip(cotangents, (output, lse), strict=True)
+        jnp.zeros_like(like) if x is None else x for x, like in zip(cotangents[:2], saved[:2], strict=True)
     )
-    by_kernels = lambda lse: gradients(kernels_for_fused(), static, primals, operands, (output, lse), (d_output, d_lse))
-    of_primals = by_kernels(lse)
-    if not isinstance(cotangents[1], SymbolicZero):
-        return of_primals, None
+    none = zeros_of(operands)
+    by_kernels = lambda lse: gradients(
+        kernels_for_fused(), static, primals, operands, (saved.output, lse), (d_output, d_lse)
+    )
+    of_primals = by_kernels(saved.lse)
+    if cotangents.lse is not None:
+        return of_primals, none
 
     def kernels() -> tuple[Array, Array, Array]:
         # Not those of `of_primals`, so that XLA removes `lse` where it has no other use: without a bias to learn.
-        of_tokens = by_kernels(lse_of_kernels)
+        of_tokens = by_kernels(saved.lse_of_kernels)
         return of_tokens.q, of_tokens.k, of_tokens.v
 
-    q, k, v = _choose(static, operands, lambda: pull(d_output), kernels)
-    return of_primals._replace(q=q, k=k, v=v), None
+    q, k, v = _choose(static, operands, lambda: saved.pull(d_output), kernels)
+    return of_primals._replace(q=q, k=k, v=v), none
 
 
-_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
+def _in_tiles(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> tuple[Array, Array]:
+    """Return output and log-sum-exps by operations that have forward mode."""
+    return blockwise_call(settings[0], arrays[1], arrays[0])
+
+
+RULES = tiled_rules(run=_run, plain=_in_tiles, save=lambda settings, arrays, outputs: outputs, pull=_pull)._replace(
+    named=False, filled=False
+)

@@ -11,12 +11,14 @@ from jax.sharding import AxisType
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.consecutive import common_shift
+from pejax._attention.core.derivatives import tiled_rules
 from pejax._attention.core.masks import check_orders
 from pejax._attention.core.operands import Layout, Operands, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.kernels.ways import Way
 from pejax._calls.hook_calls import hook_name
-from pejax._ops.remat import name_for_remat
+from pejax._ops.derivatives import differentiable
+from pejax._ops.pytrees import Floats, zeros_of
 from pejax._record.encoding import Params
 from pejax._tokens.positions import TokenPositions
 
@@ -100,25 +102,30 @@ class Kernels(NamedTuple):
         return tuple(way.name for way in self.ways(Static(options, layout, interpret=True), operands))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def attention(kernels: Kernels, static: Static, primals: Primals, operands: Operands) -> Outputs:
     """Attend, with gradients for `primals`, which `primals_of` takes from the operands."""
-    return attend(kernels, static, primals, operands)
+    return differentiable(RULES, (kernels, static), (primals, lax.stop_gradient(operands)))
 
 
-def _attention_forward(
-    kernels: Kernels, static: Static, primals: Primals, operands: Operands
-) -> tuple[Outputs, tuple[Primals, Operands, Outputs]]:
-    outputs = name_for_remat(attend(kernels, static, primals, operands))
-    return outputs, (primals, operands, outputs)
+def _save(of_call: tuple[Kernels, Static], arrays: tuple[Primals, Operands], outputs: Outputs) -> Outputs:
+    """Return the outputs for the backward pass."""
+    del of_call, arrays
+    return outputs
 
 
-def _attention_backward(kernels: Kernels, static: Static, saved: tuple, cotangents: Outputs) -> tuple[Primals, None]:
-    primals, operands, outputs = saved
-    return gradients(kernels, static, primals, operands, outputs, cotangents), None
+def _pull(
+    of_call: tuple[Kernels, Static], arrays: tuple[Primals, Operands], outputs: Outputs, cotangents: Outputs
+) -> tuple[Primals, Floats]:
+    """Return the gradients of `primals`; the other operands have none."""
+    return gradients(*of_call, *arrays, outputs, cotangents), zeros_of(arrays[1])
 
 
-attention.defvjp(_attention_forward, _attention_backward)
+RULES = tiled_rules(
+    run=lambda of_call, arrays: attend(*of_call, *arrays),
+    plain=lambda of_call, arrays: of_call[0].blockwise(of_call[1], arrays[1], arrays[0]),
+    save=_save,
+    pull=_pull,
+)
 
 
 def attend(kernels: Kernels, static: Static, primals: Primals, operands: Operands) -> Outputs:

@@ -4,13 +4,12 @@ Memory is linear in the length, forward and backward, for any bias. The operands
 saved for the backward pass.
 """
 
-import functools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, Float
 
+from pejax._attention.core.derivatives import tiled_rules
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.options import Options
@@ -26,8 +25,8 @@ from pejax._attention.xla.blocks import (
     row_means,
 )
 from pejax._attention.xla.tiles import backward, forward
-from pejax._ops.pytrees import cotangent_of
-from pejax._ops.remat import name_for_remat
+from pejax._ops.derivatives import differentiable
+from pejax._ops.pytrees import cotangent_of, floats_of, with_floats
 from pejax._tokens.positions import TokenPositions
 
 BLOCK = 512
@@ -63,20 +62,20 @@ def blockwise_head(
     del pair_arrays  # None: `refuse_pair_arrays` comes first
     # `bias` is the same bias for any positions; the other two are its faster forms, which this loop does not use.
     hooks = replace(hooks, distance_bias=None, relative_keys=None)
-    return _attend(options, _Arrays(q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
-    """Return the output in q's type and the log-sum-exp of each row."""
-    output, lse = _unrounded(options, arrays)
-    return output.astype(arrays.q.dtype), lse
+    arrays = _Arrays(q, q_tokens, k, v, k_tokens, key_bias, hooks, dropout)
+    output, lse = differentiable(RULES, options, arrays)
+    return output.astype(q.dtype), lse
 
 
 def _unrounded(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
     """Return the output in at least 32 bits, and the log-sum-exp of each row."""
     output, lse = (from_blocks(x, len(arrays.q)) for x in forward(options, _head(options, arrays)))
     return output, lse
+
+
+def _wide(options: Options, arrays: _Arrays) -> tuple[Float[Array, "T D"], Float[Array, " T"]]:
+    """Return the same of operands in at least 32 bits; of narrower ones, loops read bits, which have no derivative."""
+    return _unrounded(options, with_floats(arrays, floats_of(arrays)))
 
 
 def _head(options: Options, arrays: _Arrays) -> Head:
@@ -86,21 +85,22 @@ def _head(options: Options, arrays: _Arrays) -> Head:
     return head_to_blocks(sizes, q, k, v, q_tokens, k_tokens, key_bias, Terms(hooks), dropout)
 
 
-def _attend_forward(options: Options, arrays: _Arrays) -> tuple[Any, Any]:
-    """Return the outputs, and the residuals of the backward pass."""
-    output, lse = name_for_remat(_unrounded(options, arrays))
-    rounded = output.astype(arrays.q.dtype)
+def _save(options: Options, arrays: _Arrays, outputs: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Return output and log-sum-exps for the backward pass."""
+    del options
+    output, lse = outputs
     # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
-    return (rounded, lse), (arrays, rounded if arrays.hooks.bias is None else output, lse)
+    return output.astype(arrays.q.dtype) if arrays.hooks.bias is None else output, lse
 
 
-def _attend_backward(options: Options, saved: Any, cotangents: tuple[Array, Array]) -> tuple[_Arrays]:
+def _pull(options: Options, arrays: _Arrays, saved: tuple[Array, Array], cotangents: tuple[Array, Array]) -> _Arrays:
     """Return the gradients of the operands."""
-    arrays, output, lse = saved
+    output, lse = saved
+    d_output, d_lse = cotangents[0].astype(arrays.q.dtype), cotangents[1]  # it was rounded after these rules
     head = _head(options, arrays)
-    part = backward(options, head, residuals_to_blocks(head, cotangents[0], lse, row_means(output, *cotangents)))
+    part = backward(options, head, residuals_to_blocks(head, d_output, lse, row_means(output, d_output, d_lse)))
     d_queries, d_keys = gradients_from_blocks(part, len(arrays.q), len(arrays.k))
-    return (cotangent_of(arrays, [*d_queries, *d_keys, *part.hooks]),)
+    return cotangent_of(arrays, [*d_queries, *d_keys, *part.hooks])
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+RULES = tiled_rules(run=_unrounded, plain=_wide, save=_save, pull=_pull)

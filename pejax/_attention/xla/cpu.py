@@ -16,9 +16,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.consecutive import constant_shift, may_be_consecutive
+from pejax._attention.core.derivatives import tiled_rules
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
-from pejax._attention.core.operands import Layout, Operands, bind_hooks, refuse_pair_arrays
+from pejax._attention.core.operands import Layout, Operands, bind_hooks, over_heads, refuse_pair_arrays
 from pejax._attention.core.options import Options
 from pejax._attention.xla.blocks import (
     Head,
@@ -33,6 +34,7 @@ from pejax._attention.xla.blocks import (
     terms_from_hooks,
     terms_from_relative_keys,
 )
+from pejax._attention.xla.blockwise import blockwise_head
 from pejax._attention.xla.heads import (
     HeadIndex,
     add_positions,
@@ -46,8 +48,8 @@ from pejax._attention.xla.heads import (
 from pejax._attention.xla.relative_keys import HeadRelativeKeys, relative_keys_are_fastest, relative_keys_of_heads
 from pejax._attention.xla.tiles import backward, forward
 from pejax._ops.bfloat16 import as_bits, from_bits
+from pejax._ops.derivatives import differentiable, either
 from pejax._ops.pytrees import Floats, cotangent_of, floats_of, wide, with_floats, zeros_of
-from pejax._ops.remat import name_for_remat
 
 BLOCK = 512
 """Maximum number of queries, and of keys, per tile if a device uses several cores."""
@@ -89,29 +91,66 @@ def cpu_attention(options: Options, layout: Layout, operands: Operands) -> tuple
     return by_head(output), by_head(lse)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array, Array]:
     """Return the output `(N, T, H, D)` in q's type, and the log-sum-exp `(N, T, H)`."""
-    return _choose(_forward, options, layout, operands)
+    return either(_run_alone, _run_to_differentiate, (options, layout), operands)
 
 
-def _attend_forward(options: Options, layout: Layout, operands: Operands) -> tuple[Any, Any]:
-    """Return the outputs, and the residuals of the backward pass."""
-    # Gradients of a bias's parameters sum the errors of the row means over all rows, so they need the unrounded output.
+def _run_alone(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
+    """Return what `_attend` does, without a derivative."""
+    return _choose(_forward, *settings, operands)
+
+
+def _run_to_differentiate(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
+    """Return what `_attend` does, with its derivatives."""
+    output, lse = differentiable(RULES, settings, operands)
+    return output.astype(operands.q.dtype), lse
+
+
+def _run(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
+    """Return what `_attend` does, its output unrounded if a backward pass needs it so."""
+    # Gradients of a bias's parameters sum the errors of the row means over all rows.
     exact = operands.shared.bias is not None
-    output, lse = name_for_remat(_choose(functools.partial(_forward, exact=exact), options, layout, operands))
-    return (output.astype(operands.q.dtype), lse), (operands_as_bits(operands), as_bits(output), lse)
+    return _choose(functools.partial(_forward, exact=exact), *settings, operands)
 
 
-def _attend_backward(options: Options, layout: Layout, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any]:
+def _save(
+    settings: tuple[Options, Layout], operands: Operands, outputs: tuple[Array, Array]
+) -> tuple[list[Array], Array, Array]:
+    """Return the bits of q, k, v and the output, and the log-sum-exps, for the backward pass."""
+    del settings
+    return [as_bits(x) for x in (operands.q, operands.k, operands.v)], as_bits(outputs[0]), outputs[1]
+
+
+def _pull(
+    settings: tuple[Options, Layout],
+    operands: Operands,
+    saved: tuple[list[Array], Array, Array],
+    cotangents: tuple[Array, Array],
+) -> Any:
     """Return the gradients of the operands."""
-    operands, output, lse = saved
-    operands = operands._replace(q=from_bits(operands.q), k=from_bits(operands.k), v=from_bits(operands.v))
-    totals = _choose(_backward, options, layout, operands, from_bits(output), lse, *cotangents)
-    return (cotangent_of(operands, jax.tree.leaves(totals)),)
+    (q, k, v), output, lse = saved
+    q, k, v = map(from_bits, (q, k, v))
+    operands, d_output = operands._replace(q=q, k=k, v=v), cotangents[0].astype(q.dtype)
+    totals = _choose(_backward, *settings, operands, from_bits(output), lse, d_output, cotangents[1])
+    return cotangent_of(operands, jax.tree.leaves(totals))
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+def _in_tiles(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
+    """Return what `_attend` does, by `blockwise`, which has forward mode."""
+    options, layout = settings
+    (n, t, heads, d), groups = operands.q.shape, operands.k.shape[2]
+    by_head = operands._replace(
+        q=jnp.moveaxis(operands.q.reshape(n, t, groups, heads // groups, d), 1, 3),
+        k=jnp.moveaxis(operands.k, 2, 1),
+        v=jnp.moveaxis(operands.v, 2, 1),
+    )
+    output, lse = over_heads(functools.partial(blockwise_head, options), by_head, layout)
+    by_token = lambda x: jnp.moveaxis(x, 3, 1).reshape(n, t, heads, *x.shape[4:])
+    return by_token(output), by_token(lse)
+
+
+RULES = tiled_rules(run=_run, plain=_in_tiles, save=_save, pull=_pull)
 
 
 def _choose(run: Any, options: Options, layout: Layout, operands: Operands, *arrays: Array) -> Any:
