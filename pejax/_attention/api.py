@@ -23,7 +23,7 @@ from pejax._attention.core.operands import (
     over_heads,
     prepare,
 )
-from pejax._attention.core.options import LEARNED_SCALE, Options, check_options
+from pejax._attention.core.options import LEARNED_SCALE, Options, Window, check_options
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.core.reference import dense_weights
 from pejax._attention.core.sink import check_sink, share_of_keys, with_sink
@@ -50,7 +50,7 @@ def dot_product_attention(
     k_positions: Positions | None = None,
     hooks: Hooks = Hooks(),
     causal: bool = False,
-    window: int | None = None,
+    window: Window | None = None,
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
@@ -89,7 +89,9 @@ def dot_product_attention(
         hooks: from `attention_hooks`. Their parameters and float positions receive gradients.
         causal: whether keys after the query are masked, by `TokenPositions.order`. Must be True with hooks made for a
             causal model. Without `k_positions` and order, no token sees what follows it in the arrays.
-        window: w, in tokens, keeps keys with 0 <= i - j < w if causal, else |i - j| < w, by `TokenPositions.order`.
+        window: w, in tokens, keeps keys with 0 <= i - j < w if causal, else |i - j| < w, by `TokenPositions.order`;
+            (before, after) keeps those with -after <= i - j <= before, as `local_window_size` of `jax.nn` does, and if
+            causal none after the query.
         distance_range: `(lo, hi)`, in tokens, keeps keys with lo <= |i - j| < hi, by `TokenPositions.order`.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: cap of the logits, bias included, in logits; applied before the mask. None = no cap.
@@ -179,7 +181,7 @@ def attention_weights(
     k_positions: Positions | None = None,
     hooks: Hooks = Hooks(),
     causal: bool = False,
-    window: int | None = None,
+    window: Window | None = None,
     distance_range: tuple[int, int] | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
@@ -195,7 +197,7 @@ def attention_weights(
         k_positions: positions of the keys. None = `positions`.
         hooks: from `attention_hooks`.
         causal: whether keys after the query are masked.
-        window: in tokens.
+        window: w, or (before, after), in tokens.
         distance_range: `(lo, hi)`, in tokens.
         scale: factor that multiplies q·k. None = D**-0.5.
         soft_cap: in logits.

@@ -131,8 +131,8 @@ def attend(
     if positions is not None and k_positions is None:
         spans = any(options.get(name) is not None for name in ("window", "distance_range")) or bool(encoding.bands)
         positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=spans)
-    q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions)
-    k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions)
+    q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions, q.shape[:-2])
+    k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions, k.shape[:-2])
     options["scale"] = scale_of(encoding, options.get("scale"))
     if sink is not None and not encoding.bands:
         options["sink"] = sink

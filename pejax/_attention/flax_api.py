@@ -17,7 +17,7 @@ from pejax._attention.by_example import rotate_by_example, rotates_alone
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
-from pejax._attention.core.options import LEARNED_SCALE, check_options
+from pejax._attention.core.options import LEARNED_SCALE, Window, check_options
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.encoded import check_extent, is_one_extent, position_axes, rotate_and_attend
 from pejax._calls.arguments import checked
@@ -52,7 +52,7 @@ def attention_fn(
     extent: Extent | None = None,
     embedded: bool = False,
     causal: bool | None = None,
-    window: int | None = None,
+    window: Window | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
     implementation: str | None = None,
@@ -158,7 +158,7 @@ class AttentionFunction:
     k_positions: TokenPositions | Array | None
     extent: Extent | None
     causal: bool
-    window: int | None
+    window: Window | None
     scale: float | None
     soft_cap: float | None
     implementation: str | None
@@ -224,8 +224,9 @@ class AttentionFunction:
             layout = layout._replace(one_dropout=bool(broadcast_dropout))
             return run(hiding, layout, operands, self.implementation, q.shape)[0]
 
-        tokens = as_token_positions(jnp.arange(query.shape[-3]) if positions is None else positions)
-        k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions)
+        positions = jnp.arange(query.shape[-3]) if positions is None else positions
+        tokens = as_token_positions(positions, query.shape[:-2])
+        k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions, key.shape[:-2])
         extent = key.shape[-3] if self.extent is None else self.extent
         operands = query, key, value, tokens, k_tokens
         axes = position_axes(self.encoding, None, query, tokens)

@@ -115,7 +115,8 @@ def linear_attention(
     if positions is not None and k_positions is None:
         positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=False)
     positions = jnp.arange(q.shape[-3]) if positions is None else positions
-    sides = as_token_positions(positions), as_token_positions(positions if k_positions is None else k_positions)
+    given = positions, positions if k_positions is None else k_positions
+    sides = as_token_positions(given[0], q.shape[:-2]), as_token_positions(given[1], k.shape[:-2])
     if encoding.unplaced_bias is not None and sides[1].has_position is not None:
         rule = "linear_attention has no bias of keys without a position, such as that of pi(proportional=True)"
         raise ValueError(f"{rule}: all keys must have positions, got k_positions with has_position")

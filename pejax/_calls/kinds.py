@@ -214,7 +214,9 @@ def _converter(array_type: Any, law: Callable[[np.ndarray], None] = _no_law) -> 
     def convert(value: Any) -> Any:
         if isinstance(value, jax.Array) and array_type is jax.Array:
             return value
-        if not isinstance(value, np.ndarray | np.generic | list | tuple | int | float) or isinstance(value, bool):
+        if not isinstance(value, np.ndarray | np.generic | list | tuple | range | int | float) or isinstance(
+            value, bool
+        ):
             raise TypeError
         if _is_not_finite(value):
             raise ValueError

@@ -83,7 +83,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_positions(positions: tuple[int, ...], tokens: tuple[int, ...], axes: int) -> None:
-    """Raise ValueError for positions of a wrong shape: it must be `(*B, T)` or `(T,)`, followed by A if A > 1.
+    """Raise ValueError for positions of a wrong shape: `(*B, T)`, `(1, ..., 1, T)` or `(T,)`, followed by A if A > 1.
 
     Args:
         positions: their shape.
@@ -92,6 +92,7 @@ def check_positions(positions: tuple[int, ...], tokens: tuple[int, ...], axes: i
     """
     trailing = (axes,) if axes > 1 else ()
     allowed = (tokens[-1:] + trailing, tokens + trailing)
-    if positions not in allowed:
+    one_row = (*(1 for _ in tokens[1:]), *tokens[-1:], *trailing)
+    if positions not in (*allowed, one_row):
         shapes = " or ".join(map(str, dict.fromkeys(allowed)))
         raise ValueError(f"positions of tokens {tokens} on {axes} axes must be {shapes}, got {positions}")

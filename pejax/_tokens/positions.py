@@ -58,16 +58,33 @@ Positions: TypeAlias = TokenPositions | Num[Array, "..."]
 """Positions of tokens, or an array of them: of all tokens, in one segment."""
 
 
-def as_token_positions(tokens: Positions) -> TokenPositions:
-    """Return `TokenPositions`, a plain array being the positions of all tokens, in one segment."""
+def as_token_positions(tokens: Positions, shape: tuple[int, ...] = ()) -> TokenPositions:
+    """Return `TokenPositions`, a plain array being the positions of all tokens, in one segment.
+
+    Args:
+        tokens: positions, as an array or a record.
+        shape: `(*B, T)`: fields with one row for all examples, `(1, ..., 1, T)`, become `(T,)`. () = they stay.
+    """
     tokens = tokens if isinstance(tokens, TokenPositions) else TokenPositions(to_jax("positions", tokens))
     if not all(field is None or isinstance(field, Array) for field in tokens):
         fields: Any = (None if x is None else to_jax(name, x) for name, x in tokens._asdict().items())
         tokens = TokenPositions(*fields)
     check_position_type(tokens.positions)
     if jnp.issubdtype(tokens.positions.dtype, jnp.integer) and tokens.positions.dtype.itemsize < 4:
-        return tokens._replace(positions=tokens.positions.astype(jnp.int32))  # differences of 8 or 16 bits can overflow
-    return tokens
+        wide = tokens.positions.astype(jnp.int32)  # differences of 8 or 16 bits can overflow
+        tokens = tokens._replace(positions=wide)
+    if all(size == 1 for size in shape[:-1]):
+        return tokens
+    return TokenPositions(*(_without_rows(x, shape) for x in tokens))
+
+
+def _without_rows(field: Any, shape: tuple[int, ...]) -> Any:
+    """Return a field of tokens `(*B, T)` without the axes *B if it has one row for all examples, else as it is."""
+    rows = (1,) * (len(shape) - 1)
+    if field is None or field.shape[: len(shape)] != (*rows, *shape[-1:]):
+        return field
+    one_row = lambda: field.reshape(field.shape[len(rows) :])
+    return computed_now(one_row) if are_known(field) else one_row()  # known numbers stay known
 
 
 def in_one_type(*sides: Int[Array, "..."]) -> list[Int[Array, "..."]]:

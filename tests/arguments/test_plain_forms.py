@@ -8,6 +8,7 @@ from flax import nnx
 
 import pejax
 from pejax import models
+from pejax._tokens.positions import as_token_positions
 
 SEQUENCE = pejax.Dims(4, 8, extent=16)
 
@@ -35,6 +36,58 @@ def test_lists_and_numpy_arrays_are_arrays():
     x = jnp.linspace(-1, 1, 3 * 4 * 8).reshape(3, 4, 8)
     rope = pejax.encodings.rope(SEQUENCE)
     np.testing.assert_array_equal(pejax.attend(rope, np.asarray(x), x, x), pejax.attend(rope, x, x, x))
+
+
+ROWS = {
+    "one row": jnp.arange(8)[None],
+    "one row of NumPy": np.arange(8)[None],
+    "a range": range(8),
+    "a record": pejax.TokenPositions(jnp.arange(8)[None], segment_ids=jnp.ones((1, 8), jnp.int32)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("spec", ["rope", "alibi", "learned"])
+def test_one_row_of_positions_is_that_of_every_example(name, spec):
+    """At every door; with causal masks, too, for which known positions must rise."""
+    row, dims = ROWS[name], pejax.Dims(2, 8, width=16, extent=8, causal=True)
+    encoding = pejax.make_encoding(spec, dims)
+    params = pejax.init_params(encoding, jax.random.key(0))
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 2, 8, 2, 8))
+    options = {"params": params, "extent": 8, "embedded": True}
+    module = models.attention_module(encoding, dims, nnx.Rngs(0), embedded=True)
+    decoder = models.Decoder(models.decoder(16, 8, 16, 1, 2, pe=spec), rngs=nnx.Rngs(0))
+    ids = jax.random.randint(jax.random.key(2), (2, 8), 0, 16)
+
+    def doors(row):
+        with module.at(row, extent=8):
+            yield module(q, k, v)
+        tokens = row if isinstance(row, pejax.TokenPositions) else pejax.TokenPositions(row)
+        yield decoder.states(ids, tokens=tokens)
+        for sides in ({"positions": row}, {"positions": row, "k_positions": row}):
+            yield pejax.attend(encoding, q, k, v, **options, **sides)
+            yield pejax.attention_fn(encoding, params, extent=8, embedded=True, **sides)(q, k, v)
+            yield pejax.dot_product_attention(q, k, v, causal=True, window=3, **sides)
+            yield pejax.attention_weights(q, k, causal=True, **sides)
+            if spec != "alibi":
+                yield pejax.linear_attention(encoding, q, k, v, **options, **sides)
+        if not isinstance(row, pejax.TokenPositions):
+            yield pejax.rope_apply(q, row)
+            if encoding.embed is not None:
+                yield encoding.embed(pejax.adapt(encoding, params, 8), jnp.ones((2, 8, 16)), jnp.asarray(row))
+
+    for result, expected in zip(doors(row), doors(jnp.arange(8)), strict=name != "a record"):
+        np.testing.assert_allclose(result, expected, atol=1e-6)
+
+
+def test_one_row_of_positions_stays_known_inside_jit():
+    rows = []
+    jax.jit(lambda x: rows.append(as_token_positions(jnp.arange(3)[None], (2, 3)).positions))(0)
+    row = jnp.arange(3)[None]
+    jax.jit(lambda x: rows.append(as_token_positions(row, (2, 3)).positions))(0)
+    assert [isinstance(row, jax.core.Tracer) for row in rows] == [True, False]
+    assert rows[1].tolist() == [0, 1, 2]
 
 
 def embed_another_width():

@@ -171,7 +171,11 @@ BAD = {
     ),
     "implementation": ({"implementation": "flash"}, ValueError, r"one of \('reference', .*\), got 'flash'"),
     "window": ({"window": 0}, ValueError, "window must be at least 1 token, got 0"),
-    "fraction": ({"window": 4.0}, TypeError, "window must be an int, in tokens, got 4.0"),
+    "fraction": (
+        {"window": 4.0},
+        TypeError,
+        r"window must be an int, or a tuple \(before, after\) of ints, .* got 4.0",
+    ),
     "range": ({"distance_range": (3, 3)}, ValueError, r"0 <= lo < hi, got \(3, 3\)"),
     "cap": ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, got 0.0"),
     "scale": ({"scale": float("nan")}, ValueError, "scale must be finite, got nan"),

@@ -54,6 +54,7 @@ from pejax._ops import axes, offset_table, phases, relative, resize, rotary
 from pejax._placement import grids, layouts, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
+from pejax.models.generation import prompts
 from pejax.models.networks import vit
 from tests.attention import (
     test_attention,
@@ -80,7 +81,7 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_patches
+from tests.models import test_generate_traced, test_patches
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_placement
 from tests.support import laws
@@ -422,8 +423,27 @@ MUTANTS = {
     "alibi: slopes upside down": (alibi.alibi_slopes, "(-bias_max", "(bias_max", ALIBI),
     "masks: a query does not see itself": (masks.pair_masks, "q >= k", "q > k", PAIRS),
     "masks: padding sees padding": (masks.pair_masks, "(q == k) & (k != 0)", "q == k", PAIRS),
-    "masks: a window one token wider": (masks._distance_masks, "bound(high - 1)", "bound(high)", PAIRS),
-    "masks: a range that begins one token later": (masks._distance_masks, "bound(low - 1)", "bound(low)", PAIRS),
+    "masks: a window one token wider": (masks._distance_masks, "_limit(high - 1,", "_limit(high,", PAIRS),
+    "masks: a range that begins one token later": (masks._distance_masks, "_limit(low - 1,", "_limit(low,", PAIRS),
+    "masks: the sides of a window exchanged": (masks.pair_masks, "q > k if", "q < k if", PAIRS),
+    "masks: blocks ahead by their nearest ends alone": (
+        masks.block_masks,
+        " if whole else ((q_low",
+        " if 0 else ((q_low",
+        BLOCKS,
+    ),
+    "masks: blocks ahead by their farthest ends alone": (
+        masks.block_masks,
+        "(k_high, q_low)) if whole else",
+        "(k_high, q_low)) if 1 else",
+        BLOCKS,
+    ),
+    "generate: prompts padded on the right": (
+        prompts.rounded_prompts,
+        "(padded - length, 0)",
+        "(0, padded - length)",
+        [test_generate_traced.test_prompts_of_few_lengths_keep_their_tokens_at_the_end],
+    ),
     "masks: blocks by their first query": (masks.block_masks, "q_high >= k_low", "q_low >= k_low", BLOCKS),
     "masks: whole blocks by their last query": (masks.block_masks, "q_low >= k_high", "q_high >= k_high", BLOCKS),
     "masks: blocks by their far ends": (masks.block_masks, "k_low - q_high", "k_high - q_low", BLOCKS),

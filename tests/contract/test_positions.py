@@ -107,13 +107,17 @@ def test_interpolate_positions_refuses_what_does_not_fit(shape, trained, length,
 def pair_rule(q, k, q_segment, k_segment, causal, window, distance_range):
     """Say whether a query at q sees a key at k, as the rule is written."""
     gap = int(q) - int(k)
-    near = window is None or (0 <= gap < window if causal else abs(gap) < window)
+    if isinstance(window, tuple):
+        near = -window[1] <= gap <= window[0]
+    else:
+        near = window is None or (0 <= gap < window if causal else abs(gap) < window)
     within = distance_range is None or distance_range[0] <= abs(gap) < distance_range[1]
     return (gap >= 0 or not causal) and near and within and q_segment == k_segment != 0
 
 
 OPTIONS = list(itertools.product([False, True], [None, 1, 3, 2**40], [None, (0, 2), (2, 5), (1, 2**40)], [True]))
 OPTIONS += [(False, None, None, False), (True, None, None, False), (False, 3, (2, 5), False), (True, 3, (1, 3), False)]
+OPTIONS += [(False, (2, 0), None, True), (False, (1, 2**40), (1, 2**40), True), (False, (0, 3), None, False)]
 EXTREMES = [-(2**31), -(2**31) + 2, -5, -1, 0, 1, 2, 3, 3, 9, 2**31 - 3, 2**31 - 1]
 
 

@@ -372,7 +372,7 @@ def test_bad_factories_are_named(spec, axes, message):
     [
         ((5,), (6,), {}, r"must be \(6,\) or \(2, 6\), got \(5,\)"),
         ((6, 2), (6,), {}, r"on 1 axes must be \(6,\) or \(2, 6\), got \(6, 2\)"),
-        ((1, 6), (6,), {}, r"got \(1, 6\)"),
+        ((3, 6), (6,), {}, r"got \(3, 6\)"),
         ((6,), (2, 6), {}, r"on 2 axes must be \(6, 2\) or \(2, 6, 2\), got \(6,\)"),
         ((6, 3), (2, 6), {}, r"got \(6, 3\)"),
         ((6,), (7,), {}, "frequencies must be from 1 to head_dim/2 = 6 of x .*, got 7"),

@@ -127,6 +127,7 @@ FEATURES = {
     "packed, unplaced, key bias": {"spec": "alibi(learned=True)", "causal": True, "packed": True},
     "window, cap, dropout": {"spec": "kerple", "causal": True, "window": 50, "soft_cap": 5.0, "rate": 0.2},
     "range": {"spec": "t5", "distance_range": (60, 90)},
+    "window of two sides": {"spec": "t5", "window": (90, 40)},
 }
 
 

@@ -272,7 +272,7 @@ BAD = {
     "bias must be False with kind='rms', got True": lambda: NormConfig("rms", bias=True),
     "heads must be a multiple of kv_heads, got heads=3, kv_heads=2": lambda: AttentionConfig(3, 2, 4),
     "head_dim must be at least 1, got 0": lambda: AttentionConfig(2, 2, 0),
-    "window must be at least 1, got 0": lambda: AttentionConfig(2, 2, 4, window=0),
+    "window must be at least 1 token, got 0": lambda: AttentionConfig(2, 2, 4, window=0),
     "bias must be letters out of 'qkvo', got 'qx'": lambda: AttentionConfig(2, 2, 4, bias="qx"),
     "qk_norm_over must be one of head, heads, all, got 'each'": lambda: AttentionConfig(2, 2, 4, qk_norm_over="each"),
     "hidden must be at least 1, got 0": lambda: MlpConfig(0, "gelu"),

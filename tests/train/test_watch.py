@@ -197,9 +197,10 @@ def test_flops_of_a_decoder_are_those_of_its_products_counted_one_by_one():
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("window", [None, 1, 3, 7, 20])
+@pytest.mark.parametrize("window", [None, 1, 3, 7, 20, (2, 1), (0, 9)], ids=str)
 def test_a_window_admits_the_pairs_counted_one_by_one(causal, window):
-    seen = lambda distance: (distance >= 0 if causal else True) and abs(distance) < (window or 99)
+    before, after = window if isinstance(window, tuple) else ((window or 99) - 1,) * 2
+    seen = lambda distance: (0 if causal else -after) <= distance <= before
     assert visible_pairs(7, causal, window) == sum(seen(i - j) for i in range(7) for j in range(7))
 
 

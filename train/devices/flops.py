@@ -136,11 +136,15 @@ def layer_pairs(layer: LayerConfig, tokens: int, causal: bool) -> int:
     return visible_pairs(tokens, causal, layer.attention.window) * pair_products(layer.attention)
 
 
-def visible_pairs(tokens: int, causal: bool, window: int | None) -> int:
+def visible_pairs(tokens: int, causal: bool, window: int | tuple[int, int] | None) -> int:
     """Return the number of pairs of query and key that the masks of one sequence admit."""
-    reach = tokens if window is None else min(window, tokens)
-    past = reach * (reach + 1) // 2 + (tokens - reach) * reach
-    return past if causal else 2 * past - tokens
+    before, after = window if isinstance(window, tuple) else (tokens if window is None else window - 1,) * 2
+
+    def on_one_side(reach: int) -> int:
+        reach = min(reach, tokens)
+        return reach * tokens - reach * (reach + 1) // 2
+
+    return tokens + on_one_side(before) + (0 if causal else on_one_side(after))
 
 
 def head_products(text: TransformerConfig) -> int:

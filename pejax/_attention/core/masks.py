@@ -3,8 +3,9 @@
     visible_ij = [q_i - k_j ≥ 0] · [|q_i - k_j| < window] · [lo ≤ |q_i - k_j| < hi] · [s_i = s_j ≠ 0]
 
 with q and k the order (`TokenPositions.order`) of queries and keys and s their segment ids. The factors are those of
-`causal`, `window`, `distance_range` = (lo, hi) and packed sequences; one that is not in use is left out. `pair_masks`
-applies the rule to pairs, in every implementation; `block_masks` to blocks of queries and keys.
+`causal`, `window`, `distance_range` = (lo, hi) and packed sequences; one that is not in use is left out. That of a
+window (before, after) is [-after ≤ q_i - k_j ≤ before]. `pair_masks` applies the rule to pairs, in every
+implementation; `block_masks` to blocks of queries and keys.
 """
 
 import functools
@@ -48,6 +49,11 @@ def pair_masks(
         if options.uses_distance:
             distance = comparable(_distance(q, k))
             masks += _distance_masks(options, distance, distance, q.dtype, comparable)
+            if isinstance(options.window, tuple):
+                before, after = options.window
+                nearer, farther = (_limit(side, q.dtype, comparable) for side in sorted(options.window))
+                on_far_side = q > k if before > after else q < k
+                masks += [distance <= farther, on_far_side | (distance <= nearer)]
     if segments is not None:
         q, k = segments
         masks.append((q == k) & (k != 0))
@@ -82,6 +88,11 @@ def block_masks(options: Options, orders: Sides, segments: Sides, *, whole: bool
             # Some pair may pass if the nearest and the farthest do; all pass if these do with their roles swapped.
             bounds = (farthest, nearest) if whole else (nearest, farthest)
             masks += _distance_masks(options, *bounds, q_low.dtype, unsigned)
+            if isinstance(options.window, tuple):
+                pairs = ((q_high, k_low), (k_high, q_low)) if whole else ((q_low, k_high), (k_low, q_high))
+                for limit, (later, earlier) in zip(options.window, pairs, strict=True):
+                    ahead = unsigned(jnp.where(later > earlier, later - earlier, 0))
+                    masks.append(ahead <= _limit(limit, q_low.dtype, unsigned))
     if segments is not None:
         (q_low, q_high), (k_low, k_high) = map(_smallest_and_largest, segments, are_tokens)
         if whole:
@@ -103,7 +114,7 @@ def visible(options: Options, q_tokens: TokenPositions, k_tokens: TokenPositions
 
     Args:
         options: `causal` hides keys after the query; `window` keeps `0 ≤ q - k < window` when causal, else
-            `|q - k| < window`; `distance_range` = (lo, hi) keeps `lo ≤ |q - k| < hi`.
+            `|q - k| < window`, or `-after ≤ q - k ≤ before`; `distance_range` = (lo, hi) keeps `lo ≤ |q - k| < hi`.
         q_tokens: T tokens.
         k_tokens: S tokens. Where one side has no segments, all of it is segment 1.
 
@@ -186,23 +197,26 @@ def _distance_masks(
 ) -> list[Bool[Array, "..."]]:
     """Return masks for `window` and `distance_range`: the farthest pair must reach lo, the nearest must stay below hi.
 
-    A limit beyond the type of the order is cut to the largest distance in it.
-
     Args:
-        options: `window` and `distance_range`.
+        options: `distance_range`, and `window` where it is one number.
         nearest: distance of the nearest pair of a block, `comparable`; for a single pair, its distance.
         farthest: distance of the farthest pair; for a single pair, the same as `nearest`.
         dtype: type of the order.
         comparable: as in `pair_masks`.
     """
-    masks, unsigned_type = [], np.iinfo(f"uint{8 * dtype.itemsize}")
-    bound = lambda limit: comparable(unsigned_type.dtype.type(min(limit, unsigned_type.max)).astype(dtype))
-    for low, high in ((0, options.window), options.distance_range or (0, None)):
+    masks, window = [], None if isinstance(options.window, tuple) else options.window
+    for low, high in ((0, window), options.distance_range or (0, None)):
         if low > 0:
-            masks.append(farthest > bound(low - 1))
+            masks.append(farthest > _limit(low - 1, dtype, comparable))
         if high is not None:
-            masks.append(nearest <= bound(high - 1))
+            masks.append(nearest <= _limit(high - 1, dtype, comparable))
     return masks
+
+
+def _limit(distance: int, dtype: np.dtype, comparable: Callable[[Any], Any]) -> Any:
+    """Return a distance, `comparable`; one beyond the type of the order is cut to the largest distance in it."""
+    unsigned_type = np.iinfo(f"uint{8 * dtype.itemsize}")
+    return comparable(unsigned_type.dtype.type(min(distance, unsigned_type.max)).astype(dtype))
 
 
 def _distance(q: Int[Array, "..."], k: Int[Array, "..."]) -> Int[Array, "..."]:

@@ -351,7 +351,7 @@ def check_tokens(
         ValueError: a field of another shape, or positions whose shape can be read in two ways.
         TypeError: a field of another type.
     """
-    tokens = as_token_positions(tokens)
+    tokens = as_token_positions(tokens, (*batch, length))
     unbatched, batched, shape = (length,), (*batch, length), tokens.positions.shape
     # Up to 4 axes may be meant; a larger square shape is read as (*B, T).
     if shape == batched == (length, length) and 2 <= length <= 4:

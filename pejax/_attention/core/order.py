@@ -36,7 +36,7 @@ def follow_arrays(positions: Positions, shape: tuple[int, ...], *, causal: bool,
     Raises:
         ValueError: known positions that repeat or fall within a segment.
     """
-    tokens = as_token_positions(positions)
+    tokens = as_token_positions(positions, shape)
     if not causal or tokens.order is not None:
         return tokens
     countable = jnp.issubdtype(tokens.positions.dtype, jnp.signedinteger) and tokens.has_position is None

@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Num
 
 from pejax._attention.core.operands import Layout, Operands
-from pejax._attention.core.options import Options
+from pejax._attention.core.options import Options, sides
 from pejax._ops.compile_time import are_known
 from pejax._tokens.positions import TokenPositions
 
@@ -108,7 +108,7 @@ def folded_attention(
         scale=options.scale,
         is_causal=options.causal,
         # numbers of tokens before and after the query; a window counts the query's own, too
-        local_window_size=None if options.window is None else (options.window - 1, 0),
+        local_window_size=None if options.window is None else (sides(options.window)[0], 0),
         implementation=backend,  # pyright: ignore[reportArgumentType]
     )
     return jnp.moveaxis(output[..., :dim], 1, 2).reshape(q.shape)

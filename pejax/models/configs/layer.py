@@ -11,6 +11,7 @@ import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pejax._attention.core.options import Window, as_window
 from pejax._calls.arguments import checked_fields
 from pejax._ops.checks import check_choice
 from pejax._record.dims import Dims
@@ -103,7 +104,8 @@ class AttentionConfig(Config):
         head_dim: D, channels per head.
         pe: spec of the encoding and its extension, such as `pejax.specs.parse("rope(base=1e4)")`.
         scale: factor of q·k. None = D**-0.5.
-        window: w, in tokens: query i sees the keys j with 0 <= i - j < w if causal, else |i - j| < w. None = all keys.
+        window: w, in tokens: query i sees the keys j with 0 <= i - j < w if causal, else |i - j| < w; or (before,
+            after): those with -after <= i - j <= before, and if causal none after it. None = all keys.
         bias: which linear maps have a bias, letters out of "qkvo" for queries, keys, values and output.
         qk_norm: the norm of queries and keys before rotation. None = no norm.
         qk_norm_over: "head": every head is normalized, all with the same D weights; "heads": each with its own; "all":
@@ -121,7 +123,7 @@ class AttentionConfig(Config):
     head_dim: int
     pe: Spec = NONE
     scale: float | None = None
-    window: int | None = None
+    window: Window | None = None
     bias: str = ""
     qk_norm: NormConfig | None = None
     qk_norm_over: str = "head"
@@ -131,7 +133,7 @@ class AttentionConfig(Config):
     def __post_init__(self) -> None:
         check_counts(self, "heads", "kv_heads", "head_dim")
         if self.window is not None:
-            check_counts(self, "window")
+            as_window(self.window, causal=False)  # raises for one out of range
         if not set(self.bias) <= set("qkvo"):
             raise ValueError(f"bias must be letters out of 'qkvo', got {self.bias!r}")
         check_choice("qk_norm_over", self.qk_norm_over, ("head", "heads", "all"))

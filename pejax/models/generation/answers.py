@@ -14,10 +14,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int, Key
 
-from pejax._ops.checks import check_token_ids
+from pejax._ops.checks import check_token_ids, known_range
 from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, ends
-from pejax.models.generation.sampling import Sampling, check_sampling, sample
+from pejax.models.generation.sampling import Sampling, check_known, check_sampling, sample
 from pejax.models.networks.encoder_decoder import EncoderDecoder
 from pejax.models.stack.cache import Cache
 
@@ -50,42 +50,46 @@ def generate_answers(
     Raises:
         ValueError: a count below 1, a source without tokens, an id outside the vocabulary, segments other than 0 and 1,
             sampling settings out of range, a missing key, or an encoding that does not support the lengths.
-        TypeError: ids that are not integers, such as text.
+        TypeError: ids that are not integers, such as text; a traced count, or traced sampling settings.
     """
     vocab = model.config.decoder.vocab
+    check_known("count", count)
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     check_sampling(sampling, vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
-    source, source_segments = as_prompts(source, source_segments, vocab, "source")
-    check_token_ids("start", np.asarray(start), vocab)
-    if source_segments is not None and bool((other := (source_segments < 0) | (source_segments > 1)).any()):
-        segment = int(source_segments[other][0])
-        raise ValueError(f"source_segments must be 0 or 1, because an answer has one source, got {segment}")
+    ids, segments = as_prompts(source, source_segments, vocab, "source")
+    check_token_ids("start", start if isinstance(start, jax.Array) else np.asarray(start), vocab)
+    smallest, largest = (0, 1) if segments is None else known_range(segments) or (0, 1)
+    if smallest < 0 or largest > 1:
+        rule = "source_segments must be 0 or 1, because an answer has one source"
+        raise ValueError(f"{rule}, got {smallest if smallest < 0 else largest}")
     static, params = nnx.split(model)
-    keys = jax.random.split(jax.random.key(0) if key is None else key, count)
-    return _answer(static, params, source, source_segments, keys, start, sampling, as_stop(stop, vocab))
+    key = key if sampling.temperature else None  # nothing is drawn
+    return _answer(static, params, ids, segments, key, start, as_stop(stop, vocab), count, sampling)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6))
+@functools.partial(jax.jit, static_argnums=(0, 7, 8))
 def _answer(
     static: Any,
     params: Any,
-    source: Array,
-    segment_ids: Array | None,
-    keys: Array,
+    source: Any,
+    segment_ids: Any,
+    key: Array | None,
     start: Array | int,
+    stop: Any,
+    count: int,
     sampling: Sampling,
-    stop: Int[Array, " E"],
 ) -> Int[Array, "B N"]:
-    """Return the generated tokens; `keys` holds one random key per token."""
+    """Return the generated tokens; `key` is None where none is drawn."""
     model: EncoderDecoder = nnx.merge(static, params)
     encoded = model.encode(source, segment_ids)
-    batch, count = len(source), len(keys)
+    batch = len(source)
+    keys = None if key is None else jax.random.split(key, count)
 
     def step(
-        carry: tuple[Cache, Array, Array], inputs: tuple[Array, Array]
+        carry: tuple[Cache, Array, Array], inputs: tuple[Array | None, Array]
     ) -> tuple[tuple[Cache, Array, Array], Array]:
         (cache, new, done), (key, position) = carry, inputs
         token = TokenPositions(jnp.broadcast_to(position, (batch, 1)))

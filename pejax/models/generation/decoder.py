@@ -17,14 +17,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from pejax._calls.arguments import named_arguments
-from pejax._record.encoding import adapt
-from pejax._tokens.positions import TokenPositions
-from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop
-from pejax.models.generation.sampling import Sampling, check_sampling
+from pejax._ops.compile_time import are_known, transform_of
+from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, rounded, rounded_prompts
+from pejax.models.generation.sampling import Sampling, check_known, check_sampling
 from pejax.models.generation.steps import (
     LENGTH_INDEPENDENT,
     POLICIES,
@@ -32,12 +32,11 @@ from pejax.models.generation.steps import (
     Settings,
     Text,
     append,
-    is_length_independent,
+    keeps_params,
     read,
 )
 from pejax.models.networks.decoder import Decoder
 from pejax.models.parts.rolling import Rolling
-from pejax.models.stack.transformer import sequence_tokens
 
 
 @named_arguments
@@ -57,6 +56,9 @@ def generate(
     return_logits: bool = False,
 ) -> Int[Array, "B N"] | tuple[Int[Array, "B N"], Float[Array, "B N V"]]:
     """Generate the `count` tokens that follow each prompt.
+
+    Inside `jax.jit`, `jax.lax.scan`, `jax.vmap` and other transforms, parameters, prompts, segment ids, keys and stop
+    tokens may be traced. What is traced is not checked, because it cannot be seen.
 
     Args:
         model: a causal decoder.
@@ -87,7 +89,7 @@ def generate(
             the length (such as a learned table that is too short), a window below 1, `first` without a window,
             "recompute" with a window where parameters change, or `renumber` in a model that adds positions to its
             input.
-        TypeError: prompts or stop ids that are not integers, such as text.
+        TypeError: prompts or stop ids that are not integers, such as text; a traced count, or traced sampling settings.
 
     Examples:
         >>> from pejax.models import decoder
@@ -123,6 +125,7 @@ def stream(
 
     Raises:
         ValueError: as `generate`, before the first token.
+        TypeError: as `generate`; inside a transform, at the latest where the first token is asked for.
 
     Examples:
         >>> from pejax.models import decoder
@@ -136,18 +139,28 @@ def stream(
     rolling = as_rolling(window, first, renumber)
     request, settings = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
     static, params = nnx.split(model)
+    _refuse_traced((params, request))
+    length = request.prompts.shape[1]
+    settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
 
     def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
-        first_key, *keys = jax.random.split(request.key, count)
+        first_key, *keys = [None] * count if request.key is None else jax.random.split(request.key, count)
         text, _ = _first_step(static, params, request, first_key, settings)
+        _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
         yield jnp.copy(text.new)  # the next step reuses the memory of the text
-        for slot, step_key in enumerate(keys, request.prompts.shape[1]):
+        for slot, step_key in enumerate(keys, length):
             if request.stop.size and bool(text.done.all()):
                 return
-            text = _next_step(static, params, text, request, step_key, slot, settings)
+            text = _next_step(static, params, text, request.stop, step_key, slot, settings)
             yield jnp.copy(text.new)
 
     return tokens_one_by_one()
+
+
+def _refuse_traced(arrays: Any) -> None:
+    """Raise TypeError for arrays that a transform traces."""
+    if transform := transform_of(arrays):
+        raise TypeError(f"stream yields known tokens, which there are none of where {transform} traces: call generate")
 
 
 def as_rolling(window: int | None, first: int, renumber: bool) -> Rolling | None:
@@ -174,6 +187,7 @@ def _checked(
     config = model.config
     if not config.causal:
         raise ValueError("generation needs a causal model, got causal=False")
+    check_known("count", count)
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     if policy not in POLICIES:
@@ -181,25 +195,26 @@ def _checked(
     check_sampling(sampling, config.vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
-    ids, segment_ids = as_prompts(prompts, segment_ids, config.vocab)
-    segment_ids = jnp.ones(ids.shape, jnp.int32) if segment_ids is None else segment_ids
-    if bool((segment_ids[:, -1] == 0).any()):
+    ids, documents = as_prompts(prompts, segment_ids, config.vocab)
+    documents = np.ones(ids.shape, np.int32) if documents is None else documents
+    documents = np.asarray(documents) if are_known(documents) else documents
+    if isinstance(documents, np.ndarray) and (documents[:, -1] == 0).any():
         raise ValueError("segment_ids must end in a token, not in 0, which is padding: pad prompts on the left")
-    if rolling is not None:  # only the last document of a row is continued, so only its tokens are kept
-        segment_ids = (segment_ids == segment_ids[:, -1:]).astype(jnp.int32)
-    slots = _slots(sequence_tokens(ids, segment_ids), count)
+    is_read = documents == documents[:, -1:]  # only the last document of a row is continued
     settings = Settings(count, sampling, policy, rolling)
-    longest = int(settings.extent(slots.positions).max())
-    encodings = [(encoding, model.stack.encoding_params(i)) for i, encoding in enumerate(model.stack.encodings)]
-    for encoding, params in encodings:
-        adapt(encoding, params, longest)  # raises if the encoding does not support this length
-    if all(bool(is_length_independent(encoding, params, longest)) for encoding, params in encodings):
+    longest = int(is_read.sum(axis=1).max()) if isinstance(is_read, np.ndarray) else ids.shape[1]
+    longest = min(longest + count - 1, settings.most)
+    keep = [keeps_params(model, number, longest) for number in range(len(model.stack.encodings))]
+    if all(keep):
         settings = settings._replace(policy=LENGTH_INDEPENDENT)
     elif rolling is not None and policy == "recompute":
         raise ValueError("policy must be 'stepwise' with a window, because the tokens that it drops cannot be "
                          "computed again, got 'recompute'")  # fmt: skip
-    key = jax.random.key(0) if key is None else key  # at temperature 0, nothing is drawn
-    return Request(ids, slots, key, as_stop(stop, config.vocab)), settings
+    key = key if sampling.temperature else None  # nothing is drawn
+    if isinstance(ids, np.ndarray) and isinstance(is_read, np.ndarray):
+        ids, is_read = rounded_prompts(ids, is_read, rolling)
+    stop_ids = jnp.asarray(as_stop(stop, config.vocab))
+    return Request(jnp.asarray(ids), jnp.asarray(is_read.astype(np.int32)), key, stop_ids), settings
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))
@@ -209,37 +224,32 @@ def _generate(
     """Return the generated tokens and their logits."""
     model: Decoder = nnx.merge(static, params)
     count, length = settings.count, request.prompts.shape[1]
-    first_key, *keys = jax.random.split(request.key, count)
-    text, logits = read(model, request, first_key, settings)
+    keys = None if request.key is None else jax.random.split(request.key, count)
+    text, logits = read(model, request, None if keys is None else keys[0], settings)
     returned = lambda logits: logits if return_logits else None
 
-    def step(text: Text, key_and_slot: tuple[Array, Array]) -> tuple[Text, tuple[Array, Array | None]]:
-        text, logits = append(model, text, request, *key_and_slot, settings)
+    def step(text: Text, key_and_slot: tuple[Array | None, Array]) -> tuple[Text, tuple[Array, Array | None]]:
+        text, logits = append(model, text, request.stop, *key_and_slot, settings)
         return text, (text.new, returned(logits))
 
     first = jax.tree.map(lambda leaf: leaf[:, None], (text.new, returned(logits)))
     if count == 1:
         return first
-    steps = jnp.stack(keys), jnp.arange(length, length + count - 1, dtype=jnp.int32)
+    steps = None if keys is None else keys[1:], jnp.arange(length, length + count - 1, dtype=jnp.int32)
     _, following = jax.lax.scan(step, text, steps)
     join = lambda first, later: jnp.concatenate([first, jnp.moveaxis(later, 0, 1)], axis=1)
     return jax.tree.map(join, first, following)
 
 
-def _slots(tokens: TokenPositions, count: int) -> TokenPositions:
-    """Return the positions of all slots: the prompts', then those of the new tokens but the last, which is not read."""
-    last, later = tokens.positions[:, -1:], jnp.arange(1, count, dtype=tokens.positions.dtype)
-    segment_ids = jnp.pad(tokens.segment_ids, ((0, 0), (0, count - 1)), mode="edge")  # pyright: ignore[reportArgumentType]
-    return TokenPositions(jnp.concatenate([tokens.positions, last + later], axis=1), segment_ids=segment_ids)
-
-
 @functools.partial(jax.jit, static_argnums=(0, 4))
-def _first_step(static: Any, params: Any, request: Request, key: Array, settings: Settings) -> tuple[Text, Array]:
+def _first_step(
+    static: Any, params: Any, request: Request, key: Array | None, settings: Settings
+) -> tuple[Text, Array]:
     return read(nnx.merge(static, params), request, key, settings)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)  # the memory of `text` is reused
 def _next_step(
-    static: Any, params: Any, text: Text, request: Request, key: Array, slot: Array, settings: Settings
+    static: Any, params: Any, text: Text, stop: Array, key: Array | None, slot: Array, settings: Settings
 ) -> Text:
-    return append(nnx.merge(static, params), text, request, key, slot, settings)[0]
+    return append(nnx.merge(static, params), text, stop, key, slot, settings)[0]

@@ -1,11 +1,13 @@
 """Sampling of the next token from logits: temperature, top k and top p."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
+
+from pejax._ops.compile_time import transform_of
 
 MIN_TEMPERATURE = 1e-6
 """The lowest temperature above 0; logits divided by it are still finite."""
@@ -26,7 +28,8 @@ class Sampling(NamedTuple):
 
 
 def check_sampling(sampling: Sampling, vocab: int) -> None:
-    """Raise ValueError for a setting out of range, given the size of the vocabulary."""
+    """Raise ValueError for a setting out of range, given the size of the vocabulary, and TypeError for a traced one."""
+    check_known("sampling", sampling)
     if sampling.temperature != 0 and not MIN_TEMPERATURE <= sampling.temperature < math.inf:
         raise ValueError(f"temperature must be 0, or finite and at least {MIN_TEMPERATURE}, got {sampling.temperature}")
     if not 0 <= sampling.top_k <= vocab:
@@ -35,11 +38,20 @@ def check_sampling(sampling: Sampling, vocab: int) -> None:
         raise ValueError(f"top_p must be above 0 and at most 1, got {sampling.top_p}")
 
 
-def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
+def check_known(name: str, value: Any) -> None:
+    """Raise TypeError for a traced argument that programs are compiled for; `name` is the argument in the message."""
+    if transform := transform_of(value):
+        rule = "must be known when generation is traced, because programs are compiled for it"
+        raise TypeError(
+            f"{name} {rule}, got {value}, traced by {transform}: pass it from outside, or as a static argument"
+        )
+
+
+def sample(key: Key[Array, ""] | None, logits: Float[Array, "B V"], sampling: Sampling) -> Int[Array, " B"]:
     """Draw one token per example from its logits, divided by the temperature and cut to the top k, then to the top p.
 
     Args:
-        key: random key that tokens are drawn with.
+        key: random key that tokens are drawn with; at temperature 0 it may be None.
         logits: logits of the next token.
         sampling: the settings, which `check_sampling` has checked.
 
@@ -55,5 +67,6 @@ def sample(key: Key[Array, ""], logits: Float[Array, "B V"], sampling: Sampling)
     if sampling.top_p < 1:
         p = jax.nn.softmax(ranked, axis=-1)
         ranked = jnp.where(jnp.cumsum(p, axis=-1) - p < sampling.top_p, ranked, -jnp.inf)
+    assert key is not None  # as `generate` checks
     drawn = jax.random.categorical(key, ranked, axis=-1)
     return jnp.take_along_axis(order, drawn[:, None], axis=-1)[:, 0].astype(jnp.int32)

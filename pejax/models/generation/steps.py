@@ -5,8 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from pejax._attention.by_example import follows_extent
+from pejax._ops.compile_time import computed_now, transform_of
 from pejax._record.encoding import Encoding, Params, adapt
 from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import ends
@@ -38,10 +41,15 @@ class Settings(NamedTuple):
     policy: str
     rolling: Rolling | None
 
+    @property
+    def most(self) -> int:
+        """The largest length that the encoding counts."""
+        rolling = self.rolling
+        return np.iinfo(np.int32).max if rolling is None or not rolling.renumber else rolling.slots
+
     def extent(self, positions: Int[Array, "B T"]) -> Int[Array, "B T"]:
         """Return the length of the text that ends in each token, as the encoding counts it."""
-        limit = self.rolling.slots if self.rolling is not None and self.rolling.renumber else None
-        return positions + 1 if limit is None else jnp.minimum(positions + 1, limit)
+        return jnp.minimum(positions + 1, self.most)
 
 
 class Request(NamedTuple):
@@ -49,15 +57,21 @@ class Request(NamedTuple):
 
     Attributes:
         prompts: token ids.
-        slots: positions of the prompts, then of all new tokens but the last.
-        key: random key that tokens are drawn with.
+        segment_ids: 1 = a token of the document that is continued, 0 = any other.
+        key: random key that tokens are drawn with. None = none is drawn.
         stop: ids of the tokens that end a text.
     """
 
     prompts: Int[Array, "B T"]
-    slots: TokenPositions
-    key: Key[Array, ""]
+    segment_ids: Int[Array, "B T"]
+    key: Key[Array, ""] | None
     stop: Int[Array, " E"]
+
+    def slots(self, count: int) -> TokenPositions:
+        """Return the positions of the prompts, then of all new tokens but the last, which is not read."""
+        segment_ids = jnp.pad(self.segment_ids, ((0, 0), (0, count - 1)), constant_values=1)
+        positions = jnp.where(segment_ids == 1, jnp.cumsum(segment_ids, axis=1) - 1, 0)
+        return TokenPositions(positions, segment_ids=segment_ids)
 
 
 class Text(NamedTuple):
@@ -65,22 +79,25 @@ class Text(NamedTuple):
 
     Attributes:
         cache: keys and values of all tokens except the newest.
+        slots: positions of the tokens of all slots.
         ids: token ids of all slots.
         new: the newest token of each row.
         done: whether a row has generated a token that ends a text.
     """
 
     cache: Cache
+    slots: TokenPositions
     ids: Int[Array, "B S"]
     new: Int[Array, " B"]
     done: Bool[Array, " B"]
 
 
-def read(model: Decoder, request: Request, key: Array, settings: Settings) -> tuple[Text, Float[Array, "B V"]]:
+def read(model: Decoder, request: Request, key: Array | None, settings: Settings) -> tuple[Text, Float[Array, "B V"]]:
     """Return the text after the prompts with its first new token, and the logits that it was drawn from."""
     batch, length = request.prompts.shape
-    count, rolling = request.slots.positions.shape[1], settings.rolling
-    tokens = jax.tree.map(lambda leaf: leaf[:, :length], request.slots)
+    slots, rolling = request.slots(settings.count), settings.rolling
+    count = slots.positions.shape[1]
+    tokens = jax.tree.map(lambda leaf: leaf[:, :length], slots)
     if rolling is not None and length > rolling.slots:
         logits, cache = _read_by_blocks(model, request.prompts, tokens, settings, rolling)
     else:
@@ -94,7 +111,7 @@ def read(model: Decoder, request: Request, key: Array, settings: Settings) -> tu
         logits = logits[:, -1]
     ids = jnp.pad(request.prompts, ((0, 0), (0, count - length)))
     new = sample(key, logits, settings.sampling)
-    return Text(cache, ids, new, ends(new, request.stop)), logits
+    return Text(cache, slots, ids, new, ends(new, request.stop)), logits
 
 
 def _read_by_blocks(
@@ -133,10 +150,10 @@ def _read_by_blocks(
 
 
 def append(
-    model: Decoder, text: Text, request: Request, key: Array, slot: Array, settings: Settings
+    model: Decoder, text: Text, stop: Int[Array, " E"], key: Array | None, slot: Array, settings: Settings
 ) -> tuple[Text, Float[Array, "B V"]]:
     """Return the text with its newest token in a slot and one more new token, and the logits that it was drawn from."""
-    slots, policy = request.slots, settings.policy
+    slots, policy = text.slots, settings.policy
     ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
     token = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, axis=1), slots)
     length = settings.extent(token.positions)[:, 0]
@@ -154,14 +171,30 @@ def append(
     logits, cache = one_more() if changed is False else jax.lax.cond(changed, recompute, one_more)
     logits = logits[:, -1]
     new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling))
-    return Text(cache, ids, new, text.done | ends(new, request.stop)), logits
+    return Text(cache, slots, ids, new, text.done | ends(new, stop)), logits
+
+
+def keeps_params(model: Decoder, number: int, longest: int) -> bool:
+    """Return whether an encoding of the model is known to have the same parameters at all lengths up to `longest`.
+
+    Raises:
+        ValueError: an encoding that does not support this length, or no length that is traced.
+    """
+    encoding = model.stack.encodings[number]
+    if encoding.adapt is None:
+        return True
+    params = model.stack.encoding_params(number)
+    jax.eval_shape(functools.partial(adapt, encoding, extent=longest), params)
+    if not follows_extent(encoding, params):
+        return True
+    if transform_of(params):  # unknown numbers cannot be compared
+        return False
+    return computed_now(lambda: bool(is_length_independent(encoding, params, longest)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
     """Return whether the encoding's parameters are the same at every length from 1 to `longest`."""
-    if encoding.adapt is None:
-        return jnp.ones((), bool)
     first = adapt(encoding, params, jnp.ones((), jnp.int32))
     unchanged = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
     return jax.lax.fori_loop(2, longest + 1, unchanged, jnp.ones((), bool))

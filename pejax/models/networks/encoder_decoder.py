@@ -136,7 +136,7 @@ class EncoderDecoder(nnx.Module):
         states, _ = self.encoder(x, None if segment_ids is None else tokens, extent, execution=execution)
         return EncoderOutput(states, tokens, extent)
 
-    def _own_extents(self, stack: Stack, tokens: TokenPositions, length: int) -> Extent:
+    def _own_extents(self, stack: Stack, tokens: TokenPositions, length: Extent) -> Extent:
         """Return the length that the encodings of a stack and of cross-attention adapt to, or that of each example."""
         also = self.cross.adapt is not None
         return own_extents(tokens, length, stack.encodings, stack.encoding_params, also)

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from pejax._attention.core.merge import merge_attention
+from pejax._attention.core.options import narrower
 from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._record.dims import Dims
@@ -216,7 +217,7 @@ class SelfAttention(nnx.Module):
         new_cache = KeysValues(k, v)
 
         def attend_to(part: Part, **options: Any) -> Any:
-            window = min((size for size in (part.window, self.config.window) if size is not None), default=None)
+            window = narrower(part.window, self.config.window)
             positions = {"positions": part.tokens, "k_positions": part.k_tokens}
             sources = zip(cache, new, new_cache, strict=True)  # of keys, then of values
             keys_values = (keys_of(part, step.rolling.first, *arrays) for arrays in sources)

@@ -23,7 +23,7 @@ from pejax._tokens.positions import TokenPositions, segment_positions
 
 def own_extents(
     tokens: TokenPositions,
-    length: int,
+    length: Extent,
     encodings: Sequence[Encoding],
     params_of: Callable[[int], Params],
     also: bool = False,
