@@ -287,5 +287,6 @@ def _run(options: Options, layout: Layout, name: str, operands: Operands, trial:
     """Run one implementation; all but the dense ones have first derivatives only."""
     operands = varying_alike(operands)
     if name not in ("reference", "dense") and are_open(operands.q, operands.k):
-        raise NotImplementedError(f"tiles and kernels need known sizes, which jax.export left open: {operands.q.shape}")
+        sizes, way = operands.q.shape, 'implementation="dense" takes any'
+        raise NotImplementedError(f"tiles and kernels need known sizes, jax.export left open {sizes}: {way}")
     return (KERNELS[name].trial if trial else IMPLEMENTATIONS[name])(options, layout, operands)

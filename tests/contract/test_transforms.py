@@ -122,7 +122,7 @@ def exported(function, args, sizes=None):
 TRANSFORMS = {
     "jit": lambda f, args, sizes: jax.eval_shape(jax.jit(f), *args),
     "grad": lambda f, args, sizes: jax.eval_shape(jax.grad(total(f)), *args),
-    "jvp": lambda f, args, sizes: jax.eval_shape(lambda *x: jax.jvp(f, x, moving(x)), *args),
+    "jvp": lambda f, args, sizes: jax.jit(lambda *x: jax.jvp(f, x, moving(x))).lower(*args),  # a trace computes none
     "vmap": lambda f, args, sizes: by_vmap(f, args),
     "scan": lambda f, args, sizes: by_scan(f, args),
     "remat": lambda f, args, sizes: jax.eval_shape(jax.grad(jax.checkpoint(total(f))), *args),
