@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pejax._attention.api import dot_product_attention
 from pejax._ops import matmul
 from pejax._ops.bfloat16 import as_bits, as_stored, from_bits
-from pejax._ops.matmul import product, recompute
+from pejax._ops.matmul import product, product_in_type, recompute
 from pejax.models import MlpConfig, NormConfig
 from pejax.models.parts.layers import Mlp, gelu, linear, make_norm
 from tests.support.cases import slow
@@ -204,6 +204,17 @@ def test_a_linear_layer_of_what_is_computed_again_multiplies_three_times(bias, d
     assert sum(leaf.nbytes for leaf in residuals) <= arguments + bits
     text = jax.jit(jax.grad(total(again), (0, 1))).lower(params, x).compile().as_text()
     assert len(re.findall(r" dot\(", text)) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loop_over_layers_keeps_what_is_computed_again_once(dtype):
+    """The bits of bfloat16, which loops slice: XLA drops x itself, which only derivatives of derivatives read."""
+    x, kernel = draw(512, 256, dtype=dtype), draw(256, 256, dtype=dtype)
+    bent = recompute(lambda x, kernel: product_in_type(jnp.tanh(x), kernel))
+    layers = lambda x, kernel: jax.lax.scan(lambda x, _: (bent(x, kernel), None), x, None, length=16)[0]
+    total = lambda x, kernel: jnp.sum(layers(x, kernel).astype(jnp.float32))
+    program = jax.jit(jax.grad(total, (0, 1))).lower(x, kernel).compile()
+    assert 16 * x.nbytes <= program.memory_analysis().temp_size_in_bytes < 24 * x.nbytes
 
 
 NORMS = [slow(NormConfig("layer", bias=True)), NormConfig("rms")]
