@@ -46,7 +46,8 @@ def test_tiles_have_forward_mode(name, kind):
     np.testing.assert_allclose(tangent, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["cpu", *(slow(name) for name in TILED if name != "cpu")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TILED)
 def test_the_tangent_of_tiles_may_be_the_target_of_a_loss(name):
     """As in MeanFlow: the output has gradients, its change along the flow counts as constant."""
 
