@@ -24,6 +24,7 @@ from pejax._attention.core.reference import one_if_zero
 from pejax._attention.encoded import check_extent
 from pejax._calls.arguments import checked
 from pejax._ops.backend import vmap_or_map
+from pejax._ops.open_sizes import are_open
 from pejax._ops.pytrees import wide
 from pejax._record import encoding as encodings
 from pejax._record.encoding import Encoding, Extent, Params
@@ -91,6 +92,7 @@ def linear_attention(
     Raises:
         ValueError: an encoding with a bias, relative values or bands, one with an `unplaced_bias` where keys have no
             position, or arguments that `attend` refuses.
+        NotImplementedError: sizes that `jax.export` leaves open, with a mask, whose sum runs over chunks.
 
     Reference:
         Su et al. 2021, "RoFormer" (arXiv 2104.09864), equation 19; for φ and the running sum Katharopoulos et al. 2020,
@@ -131,6 +133,8 @@ def linear_attention(
     rotated_q = encodings.rotate_queries(encoding, params, features[0], at[0])
     rotated, _ = prepared(rotated_q, encodings.rotate_keys(encoding, params, features[1], at[1]))
     masked = causal or any(tokens.segment_ids is not None for tokens in sides)
+    if masked and are_open(q, k):
+        raise NotImplementedError(f"linear_attention with a mask needs known sizes, jax.export left open {q.shape}")
     places = _places(plain, layout, causal) if masked else None
     output = _attend((plain.q, rotated.q), (plain.k, rotated.k), wide(plain.v), places)
     return jnp.moveaxis(output, 3, 1).reshape(q.shape).astype(q.dtype)
@@ -149,7 +153,8 @@ def _places(operands: Operands, layout: Layout, causal: bool) -> tuple[Places, P
             check_orders(*sides)
         zeros = [jnp.zeros(len(side.positions), jnp.int32) for side in sides]
         orders = [side.positions if side.order is None else side.order for side in sides] if causal else zeros
-        kind = jnp.result_type(jnp.int32, *orders)
+        floats = [order.dtype for order in orders if jnp.issubdtype(order.dtype, jnp.floating)]
+        kind = jnp.result_type(*floats) if floats else in_one_type(*orders)[0].dtype
         ids = [
             zero + 1 if side.segment_ids is None else side.segment_ids for side, zero in zip(sides, zeros, strict=True)
         ]

@@ -62,6 +62,7 @@ def an_encoder_decoder():
     return of_model(model, lambda model, *ids: model(*ids), (IDS, IDS), ("b, s", "b, t"))
 
 
+ROPE = make_encoding("rope", Dims(H, D, causal=True))
 SUBJECTS = {
     "rope_apply": lambda: (
         lambda x: pejax.rope_apply(x, jnp.arange(x.shape[1])), (normal(1, T, H, D),), ("1, t, 2, 8",)
@@ -70,6 +71,16 @@ SUBJECTS = {
     "sinusoidal_embedding": lambda: (lambda x: pejax.sinusoidal_embedding(x, 8), (jnp.arange(6.0),), ("t",)),
     "interpolate_positions": lambda: (
         lambda x: pejax.interpolate_positions(x, 6, x.shape[0]), (jnp.arange(6.0),), ("t",)
+    ),
+    "patchify": lambda: (lambda x: pejax.patchify([x], 2).pixels, (normal(4, 4, 1),), ("4, 4, c",)),
+    "extend_yarn": lambda: (
+        lambda x: pejax.extend_yarn(x, pejax.Rotary(100.0, 8, trained_length=6), factor=2.0)[0], (jnp.ones(4),), ("4",)
+    ),
+    "attention_weights": lambda: (
+        lambda x: pejax.attention_weights(x, x, causal=True), (normal(1, T, H, D),), ("b, t, 2, 8",)
+    ),
+    "linear_attention": lambda: (
+        lambda x: pejax.linear_attention(ROPE, x, x, x, embedded=True), (normal(1, T, H, D),), ("1, t, 2, 8",)
     ),
     **{f"attend {spec}": functools.partial(attention, spec) for spec in ("rope", "t5", "fire", "shaw", "learned")},
     "attend rope in tiles": functools.partial(attention, "rope", "cpu"),
@@ -135,6 +146,12 @@ TRANSFORMS = {
 }
 OPEN = "export, open sizes"
 
+REFUSED = {
+    "attend rope in tiles": "cpu: tiles and kernels need known sizes",
+    "linear_attention": "linear_attention with a mask needs known sizes",
+}
+"""What is refused with open sizes, and the words."""
+
 EVERY_TIME = {"jvp", "rank promotion"}
 """The transforms under which small models are traced by default."""
 
@@ -161,20 +178,20 @@ def run_without_type_checks(code, *names):
 
 
 @pytest.mark.parametrize(
-    "subjects", [["rope_apply", "attend t5", "Decoder"], slow([name for name in SUBJECTS if "tiles" not in name])]
+    "subjects", [["rope_apply", "attend t5", "Decoder"], slow([name for name in SUBJECTS if name not in REFUSED])]
 )
 def test_it_is_exported_with_open_sizes(subjects):
     run_without_type_checks("exported(*SUBJECTS[name]())", *subjects)
 
 
 def refuse_open_sizes(subject):
-    with pytest.raises(NotImplementedError, match="cpu: tiles and kernels need known sizes"):
+    with pytest.raises(NotImplementedError, match=REFUSED[subject]):
         exported(*SUBJECTS[subject]())
 
 
 @pytest.mark.slow
-def test_tiles_refuse_open_sizes():
-    run_without_type_checks("refuse_open_sizes(name)", "attend rope in tiles")
+def test_what_cuts_its_tokens_refuses_open_sizes():
+    run_without_type_checks("refuse_open_sizes(name)", *REFUSED)
 
 
 @pytest.mark.slow
