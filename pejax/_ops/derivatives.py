@@ -101,7 +101,7 @@ def _derived_and_tangents(
     return jax.jvp(of_moving, ({i: leaves[i] for i in moves},), (moves,))
 
 
-def _flat(operands: Any, saved: Any, outputs: Any) -> tuple[list[Array], tuple[Any, Any, Any]]:
+def _flat(operands: Any, saved: Any, outputs: Any) -> tuple[list[Any], tuple[Any, Any, Any]]:
     """Return the arrays that a derivative holds, those of operands and saved, and the three structures."""
     leaves, trees = zip(*map(jax.tree.flatten, (operands, saved, outputs)), strict=True)
     return [*leaves[0], *leaves[1]], trees
@@ -132,7 +132,7 @@ class _OfRules(NamedTuple):
     def filled(self) -> bool:
         return self.rules.filled
 
-    def push(self, held: list[Array], tangents: list[Array]) -> list[Array]:
+    def push(self, held: list[Any], tangents: list[Array]) -> list[Array]:
         operands = self._unflatten(held)[0]
         floats = own_floats(operands)
 
@@ -144,14 +144,14 @@ class _OfRules(NamedTuple):
         at = [x for x, moves in zip(floats, self.moving, strict=True) if moves]
         return jax.tree.leaves(jax.jvp(of_moving, (at,), (tangents,))[1])
 
-    def pull(self, held: list[Array], cotangents: list[Array | None]) -> list[Array]:
+    def pull(self, held: list[Any], cotangents: list[Array | None]) -> list[Array]:
         operands, saved = self._unflatten(held)
         following = iter(cotangents)
         of_outputs = self.trees[2].unflatten([next(following) if is_float else None for is_float in self.floats])
         gradients = self.rules.pull(self.static, operands, saved, of_outputs)
         return [x for x, moves in zip(jax.tree.leaves(gradients), self.moving, strict=True) if moves]
 
-    def _unflatten(self, held: list[Array]) -> tuple[Any, Any]:
+    def _unflatten(self, held: list[Any]) -> tuple[Any, Any]:
         """Return operands and what is saved."""
         count = self.trees[0].num_leaves
         return self.trees[0].unflatten(held[:count]), self.trees[1].unflatten(held[count:])
@@ -176,10 +176,10 @@ class _Batched(NamedTuple):
     def filled(self) -> bool:
         return self.one.filled
 
-    def push(self, held: list[Array], tangents: list[Array]) -> list[Array]:
+    def push(self, held: list[Any], tangents: list[Array]) -> list[Array]:
         return jax.vmap(self.one.push, (list(self.axes), 0))(held, tangents)
 
-    def pull(self, held: list[Array], cotangents: list[Array | None]) -> list[Array]:
+    def pull(self, held: list[Any], cotangents: list[Array | None]) -> list[Array]:
         return jax.vmap(self.one.pull, (list(self.axes), 0))(held, cotangents)
 
 
@@ -187,7 +187,7 @@ _Derivative: TypeAlias = _OfRules | _Batched
 """`push` returns the tangents of the outputs, by those of the inputs; `pull` the gradients of the inputs."""
 
 
-def _push(*operands: Array, derivative: _Derivative, types: tuple[Any, ...]) -> list[Array]:
+def _push(*operands: Any, derivative: _Derivative, types: tuple[Any, ...]) -> list[Array]:
     """Return the outputs of the primitive: the tangents of a function's outputs.
 
     Args:
@@ -202,7 +202,7 @@ def _push(*operands: Array, derivative: _Derivative, types: tuple[Any, ...]) -> 
 
 
 def _differentiate(
-    primals: Sequence[Array], tangents: Sequence[Any], *, derivative: _Derivative, types: tuple[Any, ...]
+    primals: Sequence[Any], tangents: Sequence[Any], *, derivative: _Derivative, types: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Return the outputs and their tangents, by those of the inputs and of what is held."""
     held, vectors = primals[: derivative.held], primals[derivative.held :]
@@ -214,7 +214,7 @@ def _differentiate(
     moving = [i for i, x in enumerate(tangents[: derivative.held]) if is_float(held[i]) and not isinstance(x, ad.Zero)]
     if moving:
 
-        def of_moving(arrays: list[Array]) -> list[Array]:
+        def of_moving(arrays: list[Any]) -> list[Array]:
             replaced = dict(zip(moving, arrays, strict=True))
             arrays = [replaced.get(i, x) for i, x in enumerate(held)]
             return _push(*arrays, *vectors, derivative=derivative, types=types)
@@ -240,7 +240,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, derivative: _Derivativ
 
 
 def _batch(
-    operands: Sequence[Array], axes: Sequence[Any], *, derivative: _Derivative, types: tuple[Any, ...]
+    operands: Sequence[Any], axes: Sequence[Any], *, derivative: _Derivative, types: tuple[Any, ...]
 ) -> tuple[Any, Any]:
     """Return the outputs of all examples, and their batch axes."""
     pairs = list(zip(operands, axes, strict=True))
