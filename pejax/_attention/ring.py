@@ -85,7 +85,7 @@ def ring(settings: ShardSettings, operands: Operands) -> Part:
 
 
 def _around(settings: ShardSettings, operands: Operands) -> Part:
-    """Return what `ring` does, by operations that have forward mode."""
+    """Return attention to the keys of all devices, by operations that have forward mode."""
     queries, keys = _split_keys(operands)
 
     def step(carry: tuple[Keys, Part], shift: Array) -> tuple[tuple[Keys, Part], None]:

@@ -91,7 +91,7 @@ def _attend(static: Static, backend: str, primals: Primals, operands: Operands) 
 
 
 def _run_alone(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> tuple[Array, Array]:
-    """Return what `_attend` does, without a derivative."""
+    """Return output and log-sum-exps, without a derivative."""
     (static, backend), (primals, operands) = settings, arrays
     run_kernels = functools.partial(attend, kernels_for_fused(), static, primals, operands)
     run_fused = functools.partial(_product, static, backend, operands, primals)
@@ -100,7 +100,7 @@ def _run_alone(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -
 
 
 def _run_to_differentiate(settings: tuple[Static, str], arrays: tuple[Primals, Operands]) -> tuple[Array, Array]:
-    """Return what `_attend` does, with its derivatives."""
+    """Return output and log-sum-exps, with their derivatives."""
     outputs = differentiable(RULES, settings, arrays)
     return outputs.output, outputs.lse
 

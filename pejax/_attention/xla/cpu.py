@@ -97,18 +97,18 @@ def _attend(options: Options, layout: Layout, operands: Operands) -> tuple[Array
 
 
 def _run_alone(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
-    """Return what `_attend` does, without a derivative."""
+    """Return output and log-sum-exps, without a derivative."""
     return _choose(_forward, *settings, operands)
 
 
 def _run_to_differentiate(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
-    """Return what `_attend` does, with its derivatives."""
+    """Return output and log-sum-exps, with their derivatives."""
     output, lse = differentiable(RULES, settings, operands)
     return output.astype(operands.q.dtype), lse
 
 
 def _run(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
-    """Return what `_attend` does, its output unrounded if a backward pass needs it so."""
+    """Return output and log-sum-exps, the output unrounded if a backward pass needs it so."""
     # Gradients of a bias's parameters sum the errors of the row means over all rows.
     exact = operands.shared.bias is not None
     return _choose(functools.partial(_forward, exact=exact), *settings, operands)
@@ -137,7 +137,7 @@ def _pull(
 
 
 def _in_tiles(settings: tuple[Options, Layout], operands: Operands) -> tuple[Array, Array]:
-    """Return what `_attend` does, by `blockwise`, which has forward mode."""
+    """Return output and log-sum-exps by `blockwise`, which has forward mode."""
     options, layout = settings
     (n, t, heads, d), groups = operands.q.shape, operands.k.shape[2]
     by_head = operands._replace(
