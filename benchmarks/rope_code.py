@@ -23,6 +23,10 @@ from pejax._record.specs import EncodingSpec
 APPLY = re.compile(r"\b(_?apply_(?:multimodal_|multidimensional_)?ro\w*|vision_apply_rotary_emb)\(")
 
 
+COLUMNS_FIRST = ("gemma4_vision", "muse_glimmer_vision", "muse_spark_vision", "sam3_vit_model")
+"""Model types whose code counts positions as (column, row); all others count (row, column), as we do."""
+
+
 class Case(NamedTuple):
     """A default configuration with rotary parameters.
 
@@ -180,6 +184,8 @@ class Rotation:
     def _tables(self, positions: np.ndarray) -> tuple[Any, ...]:
         """Return the cosines and sines `(T, R)`, or the complex numbers, at positions `(T, A)`."""
         torch = importlib.import_module("torch")
+        if self.config.model_type in COLUMNS_FIRST:
+            positions = positions[:, ::-1].copy()
         ids, options = torch.tensor(positions), {} if self.layer_type is None else {"layer_type": self.layer_type}
         if self.parameters.get("rope_type") == "axial":
             shaped = ids if "freq[:, :, 0]" not in source(type(self.rotary)) else ids[None]
@@ -196,7 +202,7 @@ class Rotation:
         values, names = self._tables(position[None]), [*inspect.signature(self.function).parameters]
         basis = torch.eye(self.channels)[None, :, None]  # one head per channel, one token
         if "position_ids" in names and "multidimensional" in self.function.__name__:
-            ids = torch.tensor(position)[None, None]
+            ids = torch.tensor(position)[None, None]  # for their number alone
             return self.function(basis.swapaxes(1, 2), *(table[None] for table in values), ids)[0, 0].numpy()
         if len(values) == 1:
             frequencies = values[0][None] if "xq" in names and self.config.model_type == "llama4_text" else values[0]

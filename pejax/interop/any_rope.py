@@ -18,6 +18,9 @@ BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = (PART, "rotary_pct")
 """Keys of older files, beside `rope_scaling`."""
 
+PLACES = ("rope_parameters", "rope_scaling", *BASES)
+"""Keys of which one is in the config of a part that rotates."""
+
 LOCAL = "rope_local_base_freq"
 """Key of the base of layers with windows, in older files."""
 
@@ -71,21 +74,32 @@ def read_any_rope(
 
 def _check_place(c: Config) -> None:
     """Raise ValueError for the config of a whole model whose parts have the rotary keys."""
-    places = ("rope_parameters", "rope_scaling", *BASES)
-    if any(c.keys.get(key) is not None for key in places):
+    if any(c.keys.get(key) is not None for key in PLACES):
         return
-    parts = [key for key, value in c.keys.items() if isinstance(value, Mapping) and any(map(value.get, places))]
+    parts = [key for key, value in c.keys.items() if isinstance(value, Mapping) and any(map(value.get, PLACES))]
     if parts:
         way = " or ".join(f"config[{part!r}]" for part in parts)
         raise ValueError(f"{c.where} must have the key rope_parameters, got none: {way} has, pass that")
 
 
+def entry_name(keys: Mapping[str, Any]) -> str:
+    """Return the name in the table of a config.json, in which a part may have the model type of the whole.
+
+    The part for pictures has patches; the older files of a whole model have the rotary keys of its text model.
+    """
+    name = str(keys.get("model_type"))
+    if "patch_size" in keys and f"{name}_vision" in MODELS:
+        return f"{name}_vision"
+    is_whole = name not in MODELS and any(keys.get(key) is not None for key in PLACES)
+    return f"{name}_text" if is_whole and f"{name}_text" in {*MODELS, *UNREADABLE} else name
+
+
 def _model(c: Config) -> Mapping[str, Any]:
-    """Return what the table knows of the model type, or nothing; older files have the text model's keys and no part."""
-    name = str(c.keys.get("model_type"))
+    """Return what the table knows of the model type, or nothing."""
+    name = entry_name(c.keys)
     if name in UNREADABLE:
         raise ValueError(f"model_type {name!r} is not supported: {UNREADABLE[name]}")
-    return MODELS.get(name) or MODELS.get(f"{name}_text") or {}
+    return MODELS.get(name, {})
 
 
 def _pairing(c: Config, model: Mapping[str, Any], given: Mapping[str, Any]) -> str:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pejax._record.specs import EncodingSpec
-from pejax.interop.any_rope import read_any_rope
+from pejax.interop.any_rope import entry_name, read_any_rope
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import Config
 from pejax.interop.model_config import architecture_of
 from pejax.interop.pipelines import read_preset
 from pejax.interop.rope import LAYER_TYPES
+from pejax.interop.rope_models import MODELS
 from pejax.interop.stacks import stacks
 from pejax.interop.towers import TOWERS
 
@@ -63,7 +64,7 @@ def rope_from_config(
     if "_class_name" in config:
         _refuse(given, "_class_name", config["_class_name"])
         spec = read_preset(c)
-    elif model_type in ARCHITECTURES or model_type in TOWERS:
+    elif model_type in {*ARCHITECTURES, *TOWERS} and entry_name(config) not in MODELS:
         _refuse(given, "model_type", model_type)
         spec = _of_model(c, layer_type)
     else:

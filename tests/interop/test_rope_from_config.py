@@ -119,6 +119,8 @@ TYPES = {
         "rope(base=7.0, pairing='interleaved', section_order=((1, 2), (0,)), sections=(20, 22, 22))"),
     "a picture": ({"model_type": "kimi_k25_vision", "rope_parameters": {"rope_type": "axial", "rope_theta": 9}}, None,
                   "rope_axial(base=9.0, indexing='xy', layout='alternate', pairing='half')"),
+    "a part for pictures": ({"model_type": "qwen2_5_vl", "patch_size": 14, "hidden_size": 3584}, None,
+                            "rope_axial(base=10000.0, pairing='half')"),
     "a video": ({"model_type": "minimax_m3_vl_vision", "hidden_size": 160, "num_attention_heads": 2}, None,
                 "rope_axial(base=10000.0, pairing='half', widths=(26, 26, 26))"),
     "proportional": (
