@@ -18,6 +18,7 @@ class Pipeline(NamedTuple):
         base: key of the base.
         fixed: keys that must have these values, which are also their defaults.
         needed: a key that must be there and true.
+        halves: key whose value "split" means pairs by halves, and "interleaved", its default, by neighbors.
     """
 
     preset: str
@@ -25,6 +26,7 @@ class Pipeline(NamedTuple):
     base: str = ""
     fixed: Mapping[str, Any] = {}
     needed: str = ""
+    halves: str = ""
 
 
 WIDE = {"attention_head_dim": 128}
@@ -59,7 +61,7 @@ PIPELINES: dict[str, Pipeline] = {
     "Kandinsky5Transformer3DModel": Pipeline("kandinsky5", "axes_dims"),
     "Kandinsky6Transformer3DModel": Pipeline("kandinsky6", "axes_dims"),
     "Krea2Transformer2DModel": Pipeline("krea2", "axes_dims_rope", "rope_theta", WIDE),
-    "LTX2VideoTransformer3DModel": Pipeline("ltx2", fixed={"rope_theta": 10000.0, "rope_type": "interleaved"}),
+    "LTX2VideoTransformer3DModel": Pipeline("ltx2", fixed={"rope_theta": 10000.0}, halves="rope_type"),
     "LTXVideoTransformer3DModel": Pipeline("ltx"),
     "LongCatImageTransformer2DModel": Pipeline("longcat_image", "axes_dims_rope", fixed=WIDE),
     "Lumina2Transformer2DModel": Pipeline("lumina2", "axes_dim_rope"),
@@ -92,6 +94,8 @@ def read_preset(c: Config) -> EncodingSpec:
         c.must(key, value)
     if pipeline.needed and not c.flag(pipeline.needed):
         raise ValueError(f"{c.where}: {pipeline.needed} must be true, got false")
+    if pipeline.halves:
+        c.must(pipeline.halves, "interleaved", "split")
     own, read = PRESETS[pipeline.preset].options, dict[str, Any]()
     if pipeline.widths and c(pipeline.widths, None) is not None:
         widths = c.numbers(pipeline.widths)
@@ -101,4 +105,7 @@ def read_preset(c: Config) -> EncodingSpec:
         read["widths"] = tuple(map(int, widths))
     if pipeline.base:
         read["base"] = c.positive(pipeline.base, own["base"])
-    return EncodingSpec("rope_axial", {"preset": pipeline.preset, **{k: v for k, v in read.items() if v != own[k]}})
+    options = {key: value for key, value in read.items() if value != own[key]}
+    if pipeline.halves and c(pipeline.halves, "") == "split":
+        options["pairing"] = "half"
+    return EncodingSpec("rope_axial", {"preset": pipeline.preset, **options})

@@ -1,11 +1,14 @@
 """Every default configuration of transformers with rotary parameters: read, and turned as its own code turns."""
 
+import inspect
+
 import numpy as np
 import pytest
 
 from pejax.encodings import PRESETS
 from pejax.interop import rope_from_config
 from pejax.interop.architectures import ARCHITECTURES
+from pejax.interop.pipelines import PIPELINES
 from pejax.interop.rope_models import MODELS, UNREADABLE
 from tests.support.peers import peer
 
@@ -107,3 +110,16 @@ def test_a_model_that_has_a_preset_has_its_options(name):
     preset = {"pairing": "interleaved", **PRESETS[SAME[name]].options}
     config = {"model_type": name, "rope_parameters": {"rope_type": "axial", "rope_theta": preset["base"]}}
     assert dict(rope_from_config(config).options) == preset
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_model_of_diffusers_has_the_preset_by_default(name):
+    """HiDream's default widths are for two axes, and CogVideoX-2b has no rotation: published files say otherwise."""
+    pipeline, parameters = PIPELINES[name], inspect.signature(getattr(peer("diffusers"), name).__init__).parameters
+    names = [*filter(None, (pipeline.widths, pipeline.base, pipeline.needed, pipeline.halves)), *pipeline.fixed]
+    keys = {key: parameters[key].default for key in names}
+    keys = {key: [*value] if isinstance(value, tuple) else value for key, value in keys.items()}
+    published = {"HiDreamImageTransformer2DModel": {"axes_dims_rope": [64, 32, 32]},
+                 "CogVideoXTransformer3DModel": {"use_rotary_positional_embeddings": True}}  # fmt: skip
+    keys |= {"_class_name": name} | published.get(name, {})
+    assert str(rope_from_config(keys)) == f"rope_axial(preset={pipeline.preset!r})"

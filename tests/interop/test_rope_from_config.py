@@ -1,6 +1,7 @@
 """Rotary encodings as config.json says them: old keys and new ones, as text that makes the encoding."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pejax import Dims, make_encoding
 from pejax.interop import rope_from_config, source_from_config
 from pejax.interop.architectures import ARCHITECTURES
+from pejax.interop.pipelines import PIPELINES
 from pejax.interop.rope_models import MODELS, UNREADABLE
 from pejax.specs import parse, parse_extension
 from tests.support.hub_folders import CONFIGS
@@ -184,6 +186,7 @@ def test_the_table_has_no_type_that_is_loaded():
 PIPELINE_FILES = {
     "rope_axial(preset='flux')": {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]},
     "rope_axial(preset='wan')": {"_class_name": "WanTransformer3DModel", "attention_head_dim": 128},
+    "rope_axial(preset='ltx2', pairing='half')": {"_class_name": "LTX2VideoTransformer3DModel", "rope_type": "split"},
     "rope_axial(preset='hunyuan_video')": {"_class_name": "HunyuanVideoTransformer3DModel", "rope_theta": 256},
     "rope_axial(preset='flux2', base=1000.0, widths=(8, 8, 8, 8))": {
         "_class_name": "Flux2Transformer2DModel", "axes_dims_rope": [8, 8, 8, 8], "rope_theta": 1000},
@@ -193,6 +196,11 @@ PIPELINE_FILES = {
 @pytest.mark.parametrize("expected", PIPELINE_FILES)
 def test_a_file_of_diffusers_is_a_preset(expected):
     assert rope_from_config(PIPELINE_FILES[expected]) == parse(expected)
+
+
+def test_the_guide_counts_the_models_of_diffusers():
+    guide = Path(__file__).parents[2] / "docs" / "interop.md"
+    assert f"`_class_name` of {len(PIPELINES)} models" in guide.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
