@@ -156,6 +156,8 @@ def test_a_model_type_says_what_the_file_does_not(name):
     [
         ({}, {}, "pairing must be given without a model_type: 'half' (channel i turns with D/2 + i) or 'interleaved'"),
         ({"model_type": "my_own"}, {}, "pairing must be given for model_type 'my_own', which is not known"),
+        ({}, {"pairing": "half", "rotated_fraction": 0.0}, "rotated_fraction must be a number above 0, got 0.0"),
+        ({"model_type": "ernie4_5_vl_moe_text", "rope_parameters": {"mrope_section": [3]}}, {}, "pairs of each axis"),
         ({"model_type": "my_own"}, {"pairing": "halves"}, "pairing must be one of interleaved, half, got 'halves'"),
         ({"model_type": "helium"}, {"pairing": "half"}, "that of model_type 'helium', 'interleaved', got 'half'"),
         ({"model_type": "helium"}, {"base": 5.0}, "base must be None for model_type 'helium', which is known, got 5.0"),
@@ -176,6 +178,13 @@ def test_an_unknown_type_is_read_with_its_pairing():
     config = {"model_type": "my_own", "rope_theta": 500.0, "head_dim": 16, "partial_rotary_factor": 0.5}
     expected = "rope(base=500.0, pairing='interleaved', rotary_dim=8)"
     assert str(rope_from_config(config, pairing="interleaved")) == expected
+
+
+def test_layers_without_parameters_have_no_positions_in_a_loaded_model_either():
+    nested = {"full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    flat = {key: value for key, value in CONFIGS["gemma3_text"].items() if not key.startswith("rope")}
+    layers = source_from_config({**flat, "rope_parameters": nested}).config.layers
+    assert [layer.attention.pe.name for layer in layers] == ["rope", "rope", "none"]
 
 
 def test_the_table_has_no_type_that_is_loaded():
