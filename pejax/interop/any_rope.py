@@ -14,6 +14,9 @@ from pejax.interop.rope_models import MODELS, UNREADABLE
 KINDS = (*TYPES, "mrope", "proportional", "axial")
 """The types of scaling that are read here."""
 
+WHOLE = ("default", "mrope", "axial")
+"""Types of scaling whose code may ignore `partial_rotary_factor`."""
+
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = (PART, "rotary_pct")
 """Keys of older files, beside `rope_scaling`."""
@@ -61,6 +64,9 @@ def read_any_rope(
     reads = model.get("reads", () if model else ("rotary_dim",))
     if PART not in p.keys and "rotary_dim" in reads and c("rotary_dim", None) is not None:
         fraction = c.count("rotary_dim") / _channels(c, layer_type)
+    if model and fraction != 1 and kind in WHOLE and not model.get("part"):
+        rule = f"{PART} must be 1.0 for model_type {c.keys.get('model_type')!r}, whose code does not read it"
+        raise ValueError(f"{p.where}: {rule}, got {fraction}")
     extension = _extension(c, p, kind)
     if kind == "axial" or "axial" in model:
         return EncodingSpec("rope_axial", _axial(c, layer_type, model, base, fraction), extension)
