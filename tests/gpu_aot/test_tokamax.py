@@ -1,5 +1,6 @@
 """Kernels of a peer, compiled for an H200 as pejax's are: what docs/hardware.md says of them."""
 
+import importlib
 import importlib.metadata
 from typing import Any
 
@@ -38,7 +39,7 @@ def shape(*sizes: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
 
 def forward(size: int, biased: bool) -> Program:
     """Compile causal attention of one sequence, with the tiles that tokamax chooses without tuning."""
-    from tokamax._src.ops.attention import pallas_mosaic_gpu_kernel_sm90 as kernels
+    kernels = importlib.import_module("tokamax._src.ops.attention.pallas_mosaic_gpu_kernel_sm90")
 
     config = kernels.Config(block_q=64, block_kv=128, num_stages=2, persistent=False)
 
