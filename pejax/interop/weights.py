@@ -1,6 +1,7 @@
 """Load models from Hugging Face folders (config.json and safetensors files) or GGUF files; save them as folders."""
 
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,7 +17,9 @@ from jax.sharding import Mesh
 from pejax._ops.checks import check_choice
 from pejax._record.specs import Extension
 from pejax.interop.extended_config import extended_config
+from pejax.interop.fields import own_model
 from pejax.interop.files import FLOATS, only_finite, write_folder
+from pejax.interop.model_config import code_note
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, copies_of, tables_with_skipped_rows
@@ -74,6 +77,8 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore, config)
+    if code := own_model(source.config_json):
+        warnings.warn(code_note(source.config_json, code), stacklevel=2)
     source = with_values(source, read)
     read = only_finite(read) if finite else read
     model_config = map_stacks(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
