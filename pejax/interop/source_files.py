@@ -23,7 +23,7 @@ HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|
 """Regular expression of the names of tensors of heads that are not read yet."""
 
 MATTERS = r"(^|\.)\d+\.|rope|rotary|alibi|lora|quant"
-"""Regular expression of the names of tensors in a layer, and of others without which a model computes something else."""
+"""Regular expression of the names of tensors in a layer, and of others without which the result would differ."""
 
 
 def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
@@ -38,13 +38,13 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
     file = find_gguf(path)
     if file is None:
         require_model(path)
-        source = read_folder(path, ignore, sizes)
+        source = replace(read_folder(path, ignore, sizes), origin=path.absolute())
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
     architecture, model_config = read_model(config, (), sizes)
     source = source_of(config, model_config, architecture, tensors, ignore)
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
-    return source, read
+    return replace(source, origin=file.absolute()), read
 
 
 def find_gguf(path: Path) -> Path | None:

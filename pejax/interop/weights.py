@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
 from pejax._record.specs import Extension
+from pejax.interop.beside import keep_files
 from pejax.interop.extended_config import extended_config
 from pejax.interop.fields import own_model
 from pejax.interop.files import FLOATS, only_finite, write_folder
@@ -105,7 +106,9 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
     Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
     config.json if the format has a form for it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a
-    factor, in a model whose own config.json has no scaling.
+    factor, in a model whose own config.json has no scaling. The small files of the folder that the model was loaded
+    from are copied: tokenizer, chat template, settings of generation, processors, modules of sentence-transformers. Of
+    a GGUF file, its tokenizer and chat template are written. A warning names what cannot be kept.
 
     Args:
         model: model of the source's config, or of this config with an extension.
@@ -140,7 +143,9 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
             value[slot.pieces[number].index] = _narrowed(name, piece, value.dtype)
         return value
 
-    write_folder(Path(directory), config, source.tensors, values)
+    origin = source.origin
+    finish = lambda folder: None if origin is None else keep_files(origin, folder)
+    write_folder(Path(directory), config, source.tensors, values, finish)
 
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:
