@@ -32,8 +32,8 @@ def with_settings(content: Mapping[str, Any], settings: Mapping[str, Any], where
         reason = "with it the same text has other ids each time"
         warnings.warn(f"{where}: dropout {model['dropout']} of merges is left out, {reason}", stacklevel=3)
         result["model"] = {**model, "dropout": None}
-    is_bert = isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer"
-    if is_bert and settings.get("tokenizer_class") not in PLAIN:
+    takes_settings = settings.get("tokenizer_class") not in PLAIN
+    if takes_settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         overruled = {theirs: settings[own] for own, theirs in NORMALIZER.items() if own in settings}
         result["normalizer"] = {**normalizer, **overruled}
     return result
