@@ -66,6 +66,7 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
         shift_invariant=all(part.shift_invariant for part in parts),
         unplaced_bias=_unplaced_bias(parts),
         hides=any(part.hides for part in parts),
+        periods=next((part.periods for part in parts if part.periods), ()),
         dims=next(iter(dims), None),
         spec=SumSpec(tuple(part for spec in specs for part in spec.parts)) if len(specs) == len(parts) else None,
         **hooks,

@@ -49,6 +49,7 @@ VARIANTS = {
     "rope_axial(extend='ntk')": "image",
     "rope_axial(across_heads=True, spectrum='inclusive', rest='first', widths=(12, 8))": "image",
     "rope_axial(heads=(1, 1), extend='yarn')": "image",
+    "rope_axial(periodic=(None, 7.5), widths=(8, 4), extend='yarn(factor=2)')": "image",
     "rope_axial(widths=(4, 8), pairing='half_by_axis', extend='pi(factor=(1, 2))')": "image",
     UNEQUAL: "image",
     "rope_mixed(pairing='half')": "image",

@@ -50,7 +50,7 @@ from pejax._extensions import (
     temperature,
     yarn,
 )
-from pejax._ops import axes, offset_table, phases, relative, resize, rotary
+from pejax._ops import axes, offset_table, periods, phases, relative, resize, rotary
 from pejax._placement import grids, layouts, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
@@ -72,6 +72,7 @@ from tests.encodings import (
     test_cpb,
     test_kerple_fire,
     test_lookhere,
+    test_periodic,
     test_relative_table,
     test_rotary,
     test_shaw,
@@ -133,6 +134,14 @@ ROPE = [
     test_rotary.test_on_a_grid_rope_counts_in_raster_order,
 ]
 LAWS_OF_ROPE = [NORM, SHIFT]
+PERIODIC = [
+    functools.partial(test_periodic.test_angles_are_those_of_float64, 365.2425),
+    test_periodic.test_turns_of_longitude_in_degrees,
+    functools.partial(test_periodic.test_periods_added_change_nothing, test_periodic.LATITUDE_LONGITUDE, jnp.float32),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "yarn(factor=4)"),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "pi"),
+    test_periodic.test_integer_positions_that_tell_no_more_turns_apart_are_refused,
+]
 AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
 AXES = [
     functools.partial(test_axes.test_every_pair_turns_with_its_axis_at_its_frequency, options)
@@ -321,7 +330,7 @@ MUTANTS = {
     ),
     "rope: a sign lost in halves": (rotary._rotated, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
-        rotary.rope_apply,
+        rotary.rotate_at,
         "(cos * factor, sin * factor)",
         "(cos * factor, -sin * factor)",
         ROPE,
@@ -337,12 +346,12 @@ MUTANTS = {
         "geometric_frequencies(head_dim // 2, base)[:turning]",
         ROPE,
     ),
-    "rope: factor forgotten": (rotary.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
-    "rope: factor on cosine alone": (rotary.rope_apply, "sin * factor)", "sin)", ROPE),
-    "rope: factor squared": (rotary.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: factor forgotten": (rotary.rotate_at, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (rotary.rotate_at, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (rotary.rotate_at, "(cos * factor,", "(cos * factor * factor,", ROPE),
     "rope: bfloat16 angles": (
         *(
-            rotary.rope_apply,
+            rotary.rotate_at,
             "exact_cos_sin(positions,",
             "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16).astype(jnp.float32),",
             [SHIFT],
@@ -350,7 +359,7 @@ MUTANTS = {
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (rotary.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: positions from one": (rotary.rotate_at, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
         rotary.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
@@ -358,6 +367,23 @@ MUTANTS = {
         ROPE,
     ),
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
+    "rope: periods: two pairs of as many turns": (periods.whole_turns, ", slower + 1)", ", 1)", PERIODIC),
+    "rope: periods: turns rounded down": (periods.whole_turns, "round(frequency", "int(frequency", PERIODIC),
+    "rope: periods: no turns": (periods.axis_rows, "np.isin(np.arange(len(periods)), free)[:, None]", "True", PERIODIC),
+    "rope: periods: a frequency of one word": (
+        periods.frequency_words,
+        "rest - Fraction(word)",
+        "Fraction(0)",
+        PERIODIC,
+    ),
+    "rope: periods: the turns of half a period": (
+        periods.frequency_words,
+        "Fraction(period)",
+        "Fraction(period) * 2",
+        PERIODIC,
+    ),
+    "rope: periods: any integers": (periods.AxisRows._check_turns, "2 * turns > period", "turns > period", PERIODIC),
+    "rope: periods: scaled by pi": (interpolation._beside_periods, "jnp.where(repeats, 1.0, scale)", "scale", PERIODIC),
     "axial: pairs in the other order": (axes.axis_groups, "order == words[0]", "order != words[0]", AXIAL),
     "axial: exponent of one axis": (
         axes.own_bases,
