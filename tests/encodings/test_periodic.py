@@ -12,7 +12,7 @@ import pejax
 from pejax import Dims, adapt, make_encoding
 from pejax._attention.backends import IMPLEMENTATIONS
 from pejax._ops.periods import axis_rows, whole_turns
-from tests.support.cases import mostly_slow, normal, slow
+from tests.support.cases import normal, slow
 
 GLOBE = Dims(heads=2, head_dim=32, axes=2)
 """Latitude and longitude."""
@@ -73,8 +73,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("kind", [jnp.float32, slow(jnp.int32)])
-@pytest.mark.parametrize("spec", mostly_slow(FORMS, (LATITUDE_LONGITUDE,)))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [jnp.float32, jnp.int32])
+@pytest.mark.parametrize("spec", FORMS)
 def test_periods_added_change_nothing(spec, kind):
     """At positions whose sum is exact in float32: eighths, and sums below 2^21."""
     dims = FORMS[spec]
