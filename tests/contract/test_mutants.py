@@ -26,6 +26,7 @@ from pejax._encodings import (
     cpb,
     factory,
     fire,
+    fourier,
     lookhere,
     relative_table,
     rope,
@@ -70,6 +71,7 @@ from tests.encodings import (
     test_alibi,
     test_axes,
     test_cpb,
+    test_fourier,
     test_kerple_fire,
     test_lookhere,
     test_periodic,
@@ -141,6 +143,14 @@ PERIODIC = [
     functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "yarn(factor=4)"),
     functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "pi"),
     test_periodic.test_integer_positions_that_tell_no_more_turns_apart_are_refused,
+]
+FOURIER = [
+    functools.partial(test_fourier.test_powers_are_those_of_nerf, 36, 1.0),
+    test_fourier.test_random_features_are_those_of_tancik_and_their_seed,
+    test_fourier.test_learned_features_are_algorithm_1_of_li,
+    functools.partial(test_fourier.test_on_grids_coordinates_are_centers_of_patches, (8, 3)),
+    test_fourier.test_positions_beyond_the_extent_are_refused_or_nan_where_waves_repeat,
+    functools.partial(test_fourier.test_no_wave_is_shorter_than_two_tokens, 63, 5),
 ]
 AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
 AXES = [
@@ -367,6 +377,15 @@ MUTANTS = {
         ROPE,
     ),
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
+    "fourier: an octave higher": (fourier._octaves, "2**k", "2 ** (k + 1)", FOURIER),
+    "fourier: cosines first": (fourier._octaves, "[sin, cos]", "[cos, sin]", FOURIER),
+    "fourier: radians for turns": (fourier.fourier, "math.tau * scale * drawn", "scale * drawn", FOURIER),
+    "fourier: another seed": (fourier.fourier, "RandomState(seed)", "RandomState(seed + 1)", FOURIER),
+    "fourier: features not divided": (fourier.fourier, "features / math.sqrt(count)", "features", FOURIER),
+    "fourier: a rough gelu": (fourier.fourier, "approximate=False", "approximate=True", FOURIER),
+    "fourier: corners for centers": (fourier._centers, "(places + 0.5)", "places", FOURIER),
+    "fourier: one token beyond": (fourier._centers, "places >= sides", "places > sides", FOURIER),
+    "fourier: a wave too short": (fourier._default_octaves, "side.bit_length() - 1", "side.bit_length()", FOURIER),
     "rope: periods: two pairs of as many turns": (periods.whole_turns, ", slower + 1)", ", 1)", PERIODIC),
     "rope: periods: turns rounded down": (periods.whole_turns, "round(frequency", "int(frequency", PERIODIC),
     "rope: periods: extended": (periods.axis_rows, "np.isin(np.arange(len(periods)), free)[:, None]", "True", PERIODIC),
