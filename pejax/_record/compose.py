@@ -22,7 +22,7 @@ PLACES = {
 def compose_encodings(*parts: Encoding) -> Encoding:
     """Return one encoding with the hooks of all parts, which act in different places.
 
-    At most one part embeds (`sinusoidal`, `fourier`), one rotates (`rope`, ...) and one adds to the logits or values
+    At most one part embeds (`learned`, ...), one rotates (`rope`, ...) and one adds to the logits or values
     (`alibi`, `t5`, ...). The parameters of the parts are merged, and each part adapts its own. In a string,
     `make_encoding("learned+rope", dims)`, it is written with `+`. Equal parts give the same object.
 
