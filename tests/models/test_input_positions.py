@@ -123,6 +123,17 @@ def test_a_plain_function_decodes_as_a_module_does_and_without_jit(name):
 
 @NEEDS_FLAX
 @pytest.mark.slow
+def test_tokens_of_a_picture_decode_in_their_order():
+    dims = Dims(heads=2, head_dim=8, axes=2, causal=True, extent=(2, 3))
+    layer, grid = layer_of("rope_axial", dims), TokenPositions(pejax.grid_positions(2, 3), order=SLOTS)
+    full = layer(X, input_positions=grid)
+    np.testing.assert_allclose(decoded(layer, lambda i: grid), full, rtol=1e-6, atol=3e-6)
+    alone = lambda i: TokenPositions(grid.positions[i : i + 1], order=SLOTS[i : i + 1])
+    raises_one_line(lambda: decoded(layer, alone), "input_positions of a step, of one token or of all slots")
+
+
+@NEEDS_FLAX
+@pytest.mark.slow
 def test_rows_padded_on_the_left_decode_as_they_are_trained():
     """The mask hides the padding; positions count from the first token, or count the padding, too."""
     layer, pad = layer_of("rope"), jnp.asarray([2, 0])
