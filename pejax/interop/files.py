@@ -148,7 +148,11 @@ def reader(directory: Path, tensors: Mapping[str, Tensor]) -> Reader:
 
 
 def write_folder(
-    directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], values: Callable[[str], np.ndarray]
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    values: Callable[[str], np.ndarray],
+    finish: Callable[[Path], None],
 ) -> None:
     """Write config.json and the files of the tensors, in a temporary folder that is then renamed.
 
@@ -157,6 +161,7 @@ def write_folder(
         config: the content of config.json.
         tensors: file, type and shape of every tensor, by name.
         values: function that returns the values of a tensor by its name; called once per tensor.
+        finish: function that adds other files to the folder.
 
     Raises:
         ValueError: a folder that is not empty, or a path where no folder can be created.
@@ -179,6 +184,7 @@ def write_folder(
             placed = {name: tensor.file for name, tensor in sorted(tensors.items())}
             _write_json(partial / INDEX, {"metadata": {"total_size": size}, "weight_map": placed})
         _write_json(partial / "config.json", config)
+        finish(partial)
         partial.chmod(0o755)
         partial.replace(directory)
     except BaseException:

@@ -35,7 +35,8 @@ ROBERTA_NAMES = {
     **prefixed("lm_head.", head="decoder", dense="dense", dense_norm="layer_norm"),
 }  # fmt: skip
 BERT_INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "directionality", "pooler_fc_size", "pooler_type",
-              "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head")  # fmt: skip
+              "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+              "embedding_size")  # fmt: skip
 PADDING = 1
 """The default of `pad_token_id` of RoBERTa."""
 BERT_CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
