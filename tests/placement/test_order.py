@@ -119,7 +119,7 @@ def test_packed_rows_have_the_runs_of_each_document(implementation, small_blocks
 
 
 @pytest.mark.parametrize(
-    ("runs", "some", "whole"),
+    ("runs", "visible", "full"),
     [
         ([causal(64)], 36, 28),
         ([mutual(16), causal(48)], 37, 31),
@@ -129,21 +129,21 @@ def test_packed_rows_have_the_runs_of_each_document(implementation, small_blocks
         ([mutual(64)], 64, 64),
     ],
 )
-def test_tiles_without_a_visible_pair_are_skipped(runs, some, whole):
+def test_tiles_without_a_visible_pair_are_skipped(runs, visible, full):
     """By the counts of tiles of 8 x 8: in XLA's loops, in the kernels for GPUs, in those for TPUs."""
     options, order = Options(1.0, causal=True), order_of(runs)
     cut = TokenPositions(order.reshape(8, 8), order=order.reshape(8, 8))
     seen = np.asarray(visible_blocks(options, cut, cut))
-    assert seen.sum() == some
+    assert seen.sum() == visible
     rows = TokenRows(order=order[None])
     of_gpu = tiles(options, rows, rows, (8, 8))
     assert of_gpu is not None
-    assert (int(of_gpu.some.sum()), int(of_gpu.whole.sum())) == (some, whole)
+    assert (int(of_gpu.visible.sum()), int(of_gpu.full.sum())) == (visible, full)
     first, _, _, _, _, end = spans(of_gpu)[0].T
-    assert int((end - first).sum()) == some
+    assert int((end - first).sum()) == visible
     fields = {"order": order[None]}
     for visits in spans_of(options, fields, fields, (8, 8)):
-        assert int((visits.last - visits.first + 1).sum()) == some
+        assert int((visits.last - visits.first + 1).sum()) == visible
     np.testing.assert_array_equal(seen, visible_by_hand(runs).reshape(8, 8, 8, 8).any((1, 3)))
 
 
