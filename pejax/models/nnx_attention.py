@@ -233,7 +233,8 @@ def attention_module(
 
     In a Linen module, use `pejax.attention_fn` with parameters of `self.param`: Linen does not see the parameters of a
     module of NNX, and would not train them. Masks, dropout and `is_causal` work as in Flax; `dims.causal` adds the
-    causal mask to every call.
+    causal mask to every call. `layer(x, input_positions=)` is another way to say what `at` says, in a step of cached
+    decoding, too: `layer(x, decode=True, input_positions=jnp.asarray([i]))`.
 
     Args:
         encoding: the record.
