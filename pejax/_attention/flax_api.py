@@ -84,9 +84,9 @@ def attention_fn(
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias`, floats, is
         added to the logits, and keys where `mask` is False or 0 are masked as well; both broadcast to `(*B, H, T, S)`.
-        An additive mask (0 = seen) is refused: pass it as `bias`. `input_positions` are those of the queries and, without
-        `k_positions`, of the keys; in a step of cached decoding, that of the token, after as many as it counts, or
-        those of all slots of the cache, of which `mask` shows the filled ones.
+        An additive mask (0 = seen) is refused: pass it as `bias`. `input_positions` are those of the queries and,
+        without `k_positions`, of the keys; in a step of cached decoding, that of the token, which counts those before
+        it, or those of all slots of the cache, of which `mask` shows the filled ones.
 
     Raises:
         ValueError: an encoding that embeds while `embedded` is False, that depends on the length or grid while `extent`
