@@ -103,7 +103,7 @@ def _functions() -> dict[str, Call]:
         ),
         "interpolate_positions": (f.interpolate_positions, {"positions": keys, "trained_length": 4, "length": 7}),
         "log_n_temperature": (f.log_n_temperature, {"positions": keys, "trained_length": 4}),
-        "llama4_temperature": (f.llama4_temperature, {"positions": keys, "floor_length": 2, "scale": 0.1}),
+        "llama4_temperature": (f.llama4_temperature, {"positions": keys, "floor_length": 2, "scale": 0.1, "offset": 0}),
         "scale_alibi_slopes": (f.scale_alibi_slopes, {"slopes": slopes, "trained_length": 4, "length": 8}),
         "resize_embedding": (
             f.resize_embedding,
@@ -370,7 +370,7 @@ def _extensions() -> dict[str, Call]:
         "self_extend": {"group": 4, "window": 2},
         "rerope": {"window": 2},
         "log_n": {"trained_length": 16},
-        "llama4": {"floor_length": 4, "scale": 0.2},
+        "llama4": {"floor_length": 4, "scale": 0.2, "offset": 0},
         "slopes": {},
         "resize": {},
     }  # fmt: skip
