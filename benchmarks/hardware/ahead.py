@@ -36,12 +36,12 @@ MEMBER = re.compile(r"\w[\w.-]*-[0-9a-f]{64}-cache", re.ASCII)
 """A name of a cache file of JAX: that of a function or an operation, and a digest."""
 
 
-def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> int:
+def make(settings: Settings, machine: Mapping[str, Any], stages: Mapping[str, Stage]) -> int:
     """Compile the programs of all stages and write them into one file; return the exit status.
 
     Args:
         settings: options of the command line; `out` gets the file, the cache and a line per case.
-        found: facts of the machine.
+        machine: facts of the machine.
         stages: stages by name.
 
     Raises:
@@ -50,20 +50,20 @@ def make(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stag
     """
     if settings.card and (missing := missing_compiler()):
         raise ValueError(f"compiling for a GPU needs {', '.join(missing)}: {INSTALL}")
-    kind = CARDS[settings.card].name if settings.card else found["card"]
-    folder, about = settings.out, {"card": kind, "versions": compilers(found["versions"])}
+    kind = CARDS[settings.card].name if settings.card else machine["card"]
+    folder, about = settings.out, {"card": kind, "versions": compilers(machine["versions"])}
     require_own(folder)
     ledger = Ledger(folder, {**about, "code": code_digest(), "rehearsal": settings.rehearse})
     cases = [slower(case) for name in settings.stages for case in stages[name].ahead(settings)]
     try:
         for name in settings.stages:
-            due = [case for case in cases if case.stage == name and (name, case.name) not in ledger.found]
-            pool = make_pool(settings, name, folder, found)
+            due = [case for case in cases if case.stage == name and (name, case.name) not in ledger.lines]
+            pool = make_pool(settings, name, folder, machine)
             try:
                 pool.run(due, math.inf, ledger.add)
             finally:
                 pool.end()
-        lines = [ledger.found[case.stage, case.name] for case in cases]
+        lines = [ledger.lines[case.stage, case.name] for case in cases]
         left_out = write(folder, about, sorted(lines, key=lambda line: line["stage"] != "measure"))
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here")
@@ -122,13 +122,13 @@ def report(folder: Path, kind: str, lines: Sequence[Mapping[str, Any]], left_out
     print(f"Where the card is: --programs={folder}:{hashlib.sha256(content).hexdigest()}")
 
 
-def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
+def unpack(source: str, scratch: Path, machine: Mapping[str, Any]) -> Path:
     """Put the programs of a file into a cache of their own; return its folder.
 
     Args:
         source: `FOLDER:SHA256`.
         scratch: folder of the user's own.
-        found: facts of the machine.
+        machine: facts of the machine.
 
     Raises:
         ValueError: the file cannot be read, or is of another digest, card or version; one line.
@@ -138,10 +138,10 @@ def unpack(source: str, scratch: Path, found: Mapping[str, Any]) -> Path:
     got = hashlib.sha256(content).hexdigest()
     if got != digest:
         raise ValueError(f"programs must have the SHA-256 {digest[:12]}…, got {got[:12]}… of {folder}/{FILE}")
-    machine = {"card": found["card"], "versions": compilers(found["versions"])}
+    known = {"card": machine["card"], "versions": compilers(machine["versions"])}
     with made_archive(content) as archive:
         about = json.loads(archive.read(INDEX))
-        for name, value in machine.items():
+        for name, value in known.items():
             if about[name] != value:
                 rule = f"programs must be of the same {name}"
                 raise ValueError(f"{rule}, got {words(about[name])}, this is {words(value)}")

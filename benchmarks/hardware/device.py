@@ -66,34 +66,34 @@ def facts() -> dict[str, Any]:
     """Return the description of the first device by JAX and the driver."""
     import jax
 
-    found: dict[str, Any] = {"outcome": "made", "versions": versions(), "torch": torch_build(), **driver()}
+    machine: dict[str, Any] = {"outcome": "made", "versions": versions(), "torch": torch_build(), **driver()}
     try:
         device = jax.devices()[0]
     except RuntimeError as refused:
-        return {**found, "platform": "", "problem": str(refused).strip().splitlines()[0][:300]}
+        return {**machine, "platform": "", "problem": str(refused).strip().splitlines()[0][:300]}
     known = {"platform": device.platform, "card": device.device_kind, "problem": ""}
     known["capability"] = str(getattr(device, "compute_capability", ""))
     limit = (device.memory_stats() or {}).get("bytes_limit", 0) / 2**30
-    return {**found, **known, "memory": found["memory"] or limit}
+    return {**machine, **known, "memory": machine["memory"] or limit}
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that are installed."""
-    found = {}
+    installed = {}
     for name in (*PACKAGES, *DRIVERS):
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def torch_build() -> str:
     """Return the CUDA version that torch is built for, "none" where it is built without, empty where it is missing."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    module = importlib.util.find_spec("torch")
+    if module is None or module.origin is None:
         return ""
-    text = (Path(found.origin).parent / "version.py").read_text(encoding="utf-8")  # importing it takes seconds
+    text = (Path(module.origin).parent / "version.py").read_text(encoding="utf-8")  # importing it takes seconds
     built = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.MULTILINE)
     return built[1] if built else "none"
 
@@ -111,38 +111,38 @@ def driver() -> dict[str, Any]:
     return {"driver": name, "memory": float(free) / 1024 if free.isdigit() else 0.0}
 
 
-def refusal(found: Mapping[str, Any]) -> str:
+def refusal(machine: Mapping[str, Any]) -> str:
     """Return why the command cannot use a device, in one line; empty where it can."""
     for plugin, least in DRIVERS.items():
-        if plugin in found["versions"] and found["driver"] and int(found["driver"].split(".")[0]) < least:
-            return f"NVIDIA's driver must be at least {least} for {plugin}, got {found['driver']}"
-    if found["platform"] not in ("gpu", "cuda"):
-        why = found["problem"] or f"its first device is a {found['platform'].upper()}"
+        if plugin in machine["versions"] and machine["driver"] and int(machine["driver"].split(".")[0]) < least:
+            return f"NVIDIA's driver must be at least {least} for {plugin}, got {machine['driver']}"
+    if machine["platform"] not in ("gpu", "cuda"):
+        why = machine["problem"] or f"its first device is a {machine['platform'].upper()}"
         return f"a GPU is needed, and JAX sees none ({why}): --rehearse runs every stage on the CPU with toy sizes"
-    if not re.fullmatch(r"\d+\.\d+", found["capability"]):
-        return f"the GPU must be one of NVIDIA, got {found['card']}"
-    if tuple(map(int, found["capability"].split("."))) < LEAST_CAPABILITY:
+    if not re.fullmatch(r"\d+\.\d+", machine["capability"]):
+        return f"the GPU must be one of NVIDIA, got {machine['card']}"
+    if tuple(map(int, machine["capability"].split("."))) < LEAST_CAPABILITY:
         least = ".".join(map(str, LEAST_CAPABILITY))
-        return f"the GPU must have compute capability {least} or more, got {found['capability']} of {found['card']}"
-    if 0 < found["memory"] < LEAST_MEMORY:
-        return f"the GPU must have {LEAST_MEMORY:.0f} GiB free, got {found['memory']:.1f} GiB of {found['card']}"
+        return f"the GPU must have compute capability {least} or more, got {machine['capability']} of {machine['card']}"
+    if 0 < machine["memory"] < LEAST_MEMORY:
+        return f"the GPU must have {LEAST_MEMORY:.0f} GiB free, got {machine['memory']:.1f} GiB of {machine['card']}"
     return ""
 
 
-def remarks(found: Mapping[str, Any]) -> list[str]:
+def remarks(machine: Mapping[str, Any]) -> list[str]:
     """Return the omissions and the differences from the plan, in lines."""
     lines = []
-    if found["torch"] in ("", "none"):
+    if machine["torch"] in ("", "none"):
         lines.append(
-            f"torch is {'not installed' if not found['torch'] else 'built without CUDA'}: its rows are left out"
+            f"torch is {'not installed' if not machine['torch'] else 'built without CUDA'}: its rows are left out"
         )
-    if found["capability"] and not found["capability"].startswith("9."):
+    if machine["capability"] and not machine["capability"].startswith("9."):
         lines.append(
-            f"expected times are those of an H200; {found['card']} has compute capability {found['capability']}"
+            f"expected times are those of an H200; {machine['card']} has compute capability {machine['capability']}"
         )
     return lines
 
 
-def side_by_side(found: Mapping[str, Any], most: int) -> int:
+def side_by_side(machine: Mapping[str, Any], most: int) -> int:
     """Return how many processes the card and the cores hold."""
-    return max(1, min(most, (os.cpu_count() or 2) - 1, int(0.9 * found["memory"] / SHARE)))
+    return max(1, min(most, (os.cpu_count() or 2) - 1, int(0.9 * machine["memory"] / SHARE)))

@@ -33,7 +33,7 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / "results.jsonl").open("a+", encoding="utf-8")
         try:
-            self.found = self._read()
+            self.lines = self._read()
         except BaseException:
             self.close()
             raise
@@ -52,24 +52,24 @@ class Ledger:
             _require_same(self.folder, line, self.identity)
         return {(line["stage"], line["case"]): line for line in lines}
 
-    def add(self, case: Case, found: Mapping[str, Any]) -> None:
+    def add(self, case: Case, answer: Mapping[str, Any]) -> None:
         """Write the outcome of a case, and print it."""
-        known = {name: value for name, value in found.items() if name != "log"}
+        known = {name: value for name, value in answer.items() if name != "log"}
         line = {"stage": case.stage, "case": case.name, **finite(known), **self.identity}
-        self.found[case.stage, case.name] = line
+        self.lines[case.stage, case.name] = line
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         log = self.folder / "log.txt"
-        if found.get("log") and (not log.exists() or log.stat().st_size < MOST_LOG):
+        if answer.get("log") and (not log.exists() or log.stat().st_size < MOST_LOG):
             with log.open("a", encoding="utf-8") as file:
-                file.write(f"=== {case.stage}: {case.name}: {found['outcome']}\n{found['log']}\n")
-        mark = "!! " if found["outcome"] in BAD else ""
-        told = f"{found['outcome']}: {found['message']}" if found.get("message") else found["outcome"]
-        self.say(f"{mark}{case.stage}: {case.name}: {told}")
+                file.write(f"=== {case.stage}: {case.name}: {answer['outcome']}\n{answer['log']}\n")
+        mark = "!! " if answer["outcome"] in BAD else ""
+        words = f"{answer['outcome']}: {answer['message']}" if answer.get("message") else answer["outcome"]
+        self.say(f"{mark}{case.stage}: {case.name}: {words}")
 
     def of_stage(self, stage: str) -> dict[str, dict[str, Any]]:
         """Return the lines of a stage, by case."""
-        return {name: line for (own, name), line in self.found.items() if own == stage}
+        return {name: line for (own, name), line in self.lines.items() if own == stage}
 
     def close(self) -> None:
         """Let another command have the folder."""
@@ -78,10 +78,10 @@ class Ledger:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        parts = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and {"stage", "case", "outcome"} <= found.keys() else None
+    return parts if isinstance(parts, dict) and {"stage", "case", "outcome"} <= parts.keys() else None
 
 
 def _require_same(folder: Path, line: Mapping[str, Any], identity: Mapping[str, Any]) -> None:

@@ -231,8 +231,8 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
         title, column, way = name.split(" | ")
         tables.setdefault(title, {}).setdefault(column, {})[way] = line
     parts = []
-    for title, found in tables.items():
-        kept = [(column, {"cells": cells(title, ways), "notes": notes(ways)}) for column, ways in found.items()]
+    for title, columns in tables.items():
+        kept = [(column, {"cells": cells(title, ways), "notes": notes(ways)}) for column, ways in columns.items()]
         parts.append(markdown(title, kept, "way").removeprefix("#"))
     return "\n\n".join(parts)
 
@@ -248,11 +248,11 @@ def cells(title: str, ways: Mapping[str, dict[str, Any]]) -> dict[str, str]:
     if not ordered:
         return {}
     base = timed[ordered[0]]
-    found = {ordered[0]: duration(statistics.median(base))}
+    column = {ordered[0]: duration(statistics.median(base))}
     for way in ordered[1:]:
         both = min(len(base), len(timed[way]))
-        found[way] = str(ratio(timed[way][:both], base[:both]))
-    return found
+        column[way] = str(ratio(timed[way][:both], base[:both]))
+    return column
 
 
 def notes(ways: Mapping[str, dict[str, Any]]) -> list[str]:

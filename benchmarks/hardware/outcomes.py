@@ -37,12 +37,12 @@ class Case(NamedTuple):
 def verdict(errors: Mapping[str, float], tolerance: float) -> dict[str, Any]:
     """Return `proved` if every error is within the tolerance, else `wrong`; NaN never passes."""
     errors = {name: float(error) for name, error in errors.items()}
-    found = {"errors": errors, "tolerance": tolerance}
+    figures = {"errors": errors, "tolerance": tolerance}
     bad = [name for name, error in errors.items() if not error <= tolerance]
     if not bad:
-        return {"outcome": "proved", **found, "message": f"largest error {max(errors.values(), default=0.0):.1e}"}
+        return {"outcome": "proved", **figures, "message": f"largest error {max(errors.values(), default=0.0):.1e}"}
     told = ", ".join(f"{name} {errors[name]:.1e}" for name in bad)
-    return {"outcome": "wrong", **found, "message": f"error above {tolerance:.0e}: {told}"}
+    return {"outcome": "wrong", **figures, "message": f"error above {tolerance:.0e}: {told}"}
 
 
 def finite(value: Any) -> Any:

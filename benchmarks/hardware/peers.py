@@ -45,14 +45,14 @@ def queued(function: Callable[[], Any]) -> Queue:
 def attention(shape: Shape, backward: bool) -> dict[str, Callable[[], Start]]:
     """Return the peers by name, in bfloat16, for q, k, v of `(B, T, H, D)`; FlexAttention at lengths up to 8,192."""
     way = lambda make: functools.partial(_attention, make, shape, backward)
-    found = {
+    ways = {
         "torch SDPA, flash, no bias": way(functools.partial(_sdpa, backend="FLASH_ATTENTION")),
         "torch SDPA, cuDNN, no bias": way(functools.partial(_sdpa, backend="CUDNN_ATTENTION")),
     }
     if shape[1] == 8192:  # it compiles for a minute at each length
-        found["torch FlexAttention, ALiBi"] = way(functools.partial(_flex, alibi=True))
-        found["torch FlexAttention, no bias"] = way(functools.partial(_flex, alibi=False))
-    return found
+        ways["torch FlexAttention, ALiBi"] = way(functools.partial(_flex, alibi=True))
+        ways["torch FlexAttention, no bias"] = way(functools.partial(_flex, alibi=False))
+    return ways
 
 
 def _attention(make: Callable, shape: Shape, backward: bool) -> Start:

@@ -55,8 +55,8 @@ class Worker:
             failure = self._start()
             if failure:
                 return failure
-        found = self._ask(task, arguments, limit)
-        return self._failed(found) if found["outcome"] in BAD else found
+        answer = self._ask(task, arguments, limit)
+        return self._failed(answer) if answer["outcome"] in BAD else answer
 
     def kill(self) -> None:
         """Kill the process and all that it started; whoever waits for its answer is told that it crashed."""
@@ -85,14 +85,14 @@ class Worker:
             )  # fmt: skip
         if self.prepare is None:
             return None
-        found = self._ask(*self.prepare[0], self.prepare[1])
-        return {**self._failed(found), "message": f"did not start: {found['message']}"} if _bad(found) else None
+        answer = self._ask(*self.prepare[0], self.prepare[1])
+        return {**self._failed(answer), "message": f"did not start: {answer['message']}"} if _bad(answer) else None
 
-    def _failed(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _failed(self, answer: dict[str, Any]) -> dict[str, Any]:
         self.end()  # a device that failed once is not trusted, nor is its memory
         with self.log.open("rb") as log:
             log.seek(max(self._begun, log.seek(0, os.SEEK_END) - TAIL))
-            return {**found, "log": log.read().decode(errors="replace")}
+            return {**answer, "log": log.read().decode(errors="replace")}
 
     def _ask(self, task: str, arguments: Mapping[str, Any], limit: float) -> dict[str, Any]:
         assert self.process is not None
@@ -132,8 +132,8 @@ class Worker:
         )
 
 
-def _bad(found: Mapping[str, Any]) -> bool:
-    return found["outcome"] in (*BAD, "missing")
+def _bad(answer: Mapping[str, Any]) -> bool:
+    return answer["outcome"] in (*BAD, "missing")
 
 
 class Pool:
@@ -164,13 +164,13 @@ class Pool:
                     if not waiting or self.ended or time.monotonic() >= until:
                         return
                     case = waiting.pop(0)
-                found = worker.ask(case.task, case.arguments, min(case.limit, max(1.0, until - time.monotonic())))
+                answer = worker.ask(case.task, case.arguments, min(case.limit, max(1.0, until - time.monotonic())))
                 with lock:
-                    cut = found["outcome"] == "hung" and time.monotonic() >= until
+                    cut = answer["outcome"] == "hung" and time.monotonic() >= until
                     if cut or self.ended:
                         left.append(case)
                     else:
-                        done(case, found)
+                        done(case, answer)
 
         self._each(serve)
         return left + waiting
@@ -191,7 +191,7 @@ class Pool:
         Returns:
             What became of each task; None where there is none, or where its time was over before it began.
         """
-        found: list[Any] = [None] * len(asks)
+        answers: list[Any] = [None] * len(asks)
         lock = threading.Lock()
 
         def serve(worker: Worker) -> None:
@@ -200,13 +200,13 @@ class Pool:
                 if asked is None or left <= 0:
                     continue
                 (task, arguments), limit = asked
-                found[number] = worker.ask(task, arguments, min(limit, left))
+                answers[number] = worker.ask(task, arguments, min(limit, left))
                 with lock:
                     if not self.ended:
-                        done(number, found[number])
+                        done(number, answers[number])
 
         self._each(serve)
-        return found
+        return answers
 
     def worker_of(self, number: int) -> Worker:
         """Return the worker that does task `number` in `together`."""

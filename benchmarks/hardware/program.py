@@ -121,23 +121,23 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
         return 0
     try:
         scratch = scratch_folder()
-        found = first_answer(settings, scratch)
+        machine = first_answer(settings, scratch)
         if settings.ahead:
-            return ahead.make(settings, found, stages)
-        why = "" if settings.rehearse else refusal(found)
+            return ahead.make(settings, machine, stages)
+        why = "" if settings.rehearse else refusal(machine)
         if why:
             raise ValueError(why)
         if settings.programs:
-            settings = with_programs(settings, scratch, found)
-        ledger = Ledger(settings.out, identity(settings, found))
+            settings = with_programs(settings, scratch, machine)
+        ledger = Ledger(settings.out, identity(settings, machine))
     except (ValueError, OSError) as refused:
         print(f"error: {refused}", file=sys.stderr)
         return 2
-    introduce(settings, found, stages)
+    introduce(settings, machine, stages)
     left: list[Case] = []
     try:
         for together, names in itertools.groupby(settings.turns, lambda name: name if name not in TOGETHER else ""):
-            pool = make_pool(settings, together or TOGETHER[0], scratch, found)
+            pool = make_pool(settings, together or TOGETHER[0], scratch, machine)
             try:
                 for name in names:
                     print(f"{name} begins after {time.monotonic() - begun:.0f} s", flush=True)
@@ -153,23 +153,23 @@ def main(argv: Sequence[str] | None = None, stages: Mapping[str, Stage] | None =
         keep_tuned(settings, scratch)
         for log in scratch.glob(f"log-{os.getpid()}-*.txt"):
             log.unlink()
-    missing = {(case.stage, case.name): case for case in left if (case.stage, case.name) not in ledger.found}
+    missing = {(case.stage, case.name): case for case in left if (case.stage, case.name) not in ledger.lines}
     return conclude(settings, ledger, [*missing.values()], stages, time.monotonic() - begun)
 
 
-def with_programs(settings: Settings, scratch: Path, found: Mapping[str, Any]) -> Settings:
+def with_programs(settings: Settings, scratch: Path, machine: Mapping[str, Any]) -> Settings:
     """Return the settings with the programs that were made ahead, or say why they are not read, and go without."""
     try:
-        return settings._replace(programs=str(ahead.unpack(settings.programs, scratch, found)))
+        return settings._replace(programs=str(ahead.unpack(settings.programs, scratch, machine)))
     except (ValueError, OSError) as refused:
         print(f"Programs are compiled here: {refused}")
         return settings._replace(programs="")
 
 
-def identity(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
+def identity(settings: Settings, machine: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity that all lines of a folder share."""
-    card = {"card": found.get("card") or found["platform"], "driver": found["driver"]}
-    known = {**card, "versions": found["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
+    card = {"card": machine.get("card") or machine["platform"], "driver": machine["driver"]}
+    known = {**card, "versions": machine["versions"], "code": code_digest(), "rehearsal": settings.rehearse}
     return {**known, "before": earlier_code(settings.before)} if settings.before else known
 
 
@@ -179,16 +179,18 @@ def earlier_code(checkout: str) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def introduce(settings: Settings, found: Mapping[str, Any], stages: Mapping[str, Stage]) -> None:
+def introduce(settings: Settings, machine: Mapping[str, Any], stages: Mapping[str, Stage]) -> None:
     """Print the device, the omissions and the expected times."""
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    print(f"{found['card']}, driver {found['driver'] or 'none'}; {versions}; {jobs_of(settings, found)} processes")
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    print(
+        f"{machine['card']}, driver {machine['driver'] or 'none'}; {versions}; {jobs_of(settings, machine)} processes"
+    )
     if settings.rehearse:
         print("Rehearsal on the CPU: toy sizes, kernels interpreted; its figures mean nothing.")
         print(plan(settings, MOST, stages))
         print(shared_memory.table())
     else:
-        print("\n".join(remarks(found)), end="\n" if remarks(found) else "")
+        print("\n".join(remarks(machine)), end="\n" if remarks(machine) else "")
     sys.stdout.flush()
 
 
@@ -202,7 +204,7 @@ def conclude(settings: Settings, ledger: Ledger, left: Sequence[Case], stages: M
         stages: by name.
         took: seconds of the command.
     """
-    lines = [line for (stage, _), line in ledger.found.items() if stage in settings.stages]
+    lines = [line for (stage, _), line in ledger.lines.items() if stage in settings.stages]
     bad = [line for line in lines if line["outcome"] in BAD and not line.get("peer")]
     unproved = [case for case in left if case.stage == "prove"]
     parts = [stages[name].table(ledger.of_stage(name)) for name in settings.stages]

@@ -65,9 +65,9 @@ def use(card: str = "") -> None:
 
 def asked() -> dict[str, bool]:
     """Return the programs that were asked for since the last call, by name, and whether they were read."""
-    found = dict(ASKED)
+    names = dict(ASKED)
     ASKED.clear()
-    return found
+    return names
 
 
 def device() -> Any:

@@ -105,7 +105,7 @@ class Run(NamedTuple):
 
     def due(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases that no line tells of yet."""
-        return [case for case in cases if (case.stage, case.name) not in self.ledger.found]
+        return [case for case in cases if (case.stage, case.name) not in self.ledger.lines]
 
     def do(self, cases: Sequence[Case], until: float) -> None:
         """Do the due cases side by side; cases without time left are listed as not done."""
@@ -195,16 +195,16 @@ def environment(settings: Settings, scratch: Path, jobs: int, stage: str = "", t
     return {**os.environ, **variables}
 
 
-def make_pool(settings: Settings, stage: str, scratch: Path, found: Mapping[str, Any]) -> Pool:
+def make_pool(settings: Settings, stage: str, scratch: Path, machine: Mapping[str, Any]) -> Pool:
     """Return the processes of a stage, not started yet.
 
     Args:
         settings: options of the command line.
         stage: stage that they work for.
         scratch: folder of caches and logs.
-        found: facts of the device.
+        machine: facts of the device.
     """
-    jobs = jobs_of(settings, found) if stage != "sample" else min(SAMPLERS, jobs_of(settings, found))
+    jobs = jobs_of(settings, machine) if stage != "sample" else min(SAMPLERS, jobs_of(settings, machine))
     named = settings.ahead or bool(settings.programs)
 
     def worker(number: str, checkout: str, before: Worker | None = None) -> Worker:
@@ -230,23 +230,23 @@ def keep_tuned(settings: Settings, scratch: Path) -> None:
         path.unlink()
 
 
-def jobs_of(settings: Settings, found: Mapping[str, Any]) -> int:
+def jobs_of(settings: Settings, machine: Mapping[str, Any]) -> int:
     """Return how many processes run side by side."""
     if settings.jobs:
         return settings.jobs
     if settings.rehearse or settings.ahead:
         return min(2, os.cpu_count() or 1) if settings.rehearse else os.cpu_count() or 1
-    return side_by_side(found, MOST)
+    return side_by_side(machine, MOST)
 
 
 def first_answer(settings: Settings, scratch: Path) -> dict[str, Any]:
     """Return the facts of the device, from a process that ends."""
     asked = Worker(environment(settings, scratch, 1), scratch / f"log-{os.getpid()}-facts.txt")
     try:
-        found = asked.ask("benchmarks.hardware.device:facts", {}, 120.0)
+        answer = asked.ask("benchmarks.hardware.device:facts", {}, 120.0)
     finally:
         asked.end()
-    if found["outcome"] != "made":
+    if answer["outcome"] != "made":
         nothing = {
             "platform": "",
             "versions": {},
@@ -256,5 +256,5 @@ def first_answer(settings: Settings, scratch: Path) -> dict[str, Any]:
             "card": "",
             "capability": "",
         }
-        return {**nothing, "problem": found["message"]}
-    return found
+        return {**nothing, "problem": answer["message"]}
+    return answer

@@ -73,12 +73,12 @@ def side_by_side(run: Run, cases: Sequence[Case], end: float) -> None:
         for case in cases
     ]
 
-    def done(case: Case, found: dict[str, Any]) -> None:
-        if found["outcome"] == "late":
-            run.ledger.say(f"sample: {case.name}: {found['message']}")
+    def done(case: Case, answer: dict[str, Any]) -> None:
+        if answer["outcome"] == "late":
+            run.ledger.say(f"sample: {case.name}: {answer['message']}")
             run.left.append(case)
         else:
-            run.ledger.add(case, found)
+            run.ledger.add(case, answer)
 
     run.left.extend(run.pool.run(told, end, done))
 
@@ -103,8 +103,8 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
     """Return a table per preset: a row per encoding, extension and shape, in brackets the numbers of true ones."""
     parts = []
     for preset in PRESETS:
-        found = {of_name(name)["pe"]: line for name, line in lines.items() if of_name(name)["preset"] == preset}
-        rows = [cells(pe, line, row) for pe, line in found.items() for row in line.get("rows", ())]
+        of_encoding = {of_name(name)["pe"]: line for name, line in lines.items() if of_name(name)["preset"] == preset}
+        rows = [cells(pe, line, row) for pe, line in of_encoding.items() for row in line.get("rows", ())]
         if rows:
             head = [f"| {' | '.join(COLUMNS)} |", "|---|---:|---|---" + "|---:" * 4 + "|"]
             title = f"## Sampled by train.dit --preset={preset}, in brackets true ones"

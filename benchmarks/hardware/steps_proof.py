@@ -40,9 +40,9 @@ def prove(model: str, toy: bool, only_compile: bool = False) -> dict[str, Any]:
         own = losses(model, toy)
     default = losses(model, toy)
     wanted = np.asarray(json.loads(host.communicate()[0]))
-    off = lambda found: float(np.max(np.abs(np.asarray(found) - wanted) / wanted))
-    found = verdict({"loss": off(own)}, TOLERANCE)
-    return {**found, "default": off(default), "message": f"{found['message']}; default precision {off(default):.1e}"}
+    off = lambda loss: float(np.max(np.abs(np.asarray(loss) - wanted) / wanted))
+    result = verdict({"loss": off(own)}, TOLERANCE)
+    return {**result, "default": off(default), "message": f"{result['message']}; default precision {off(default):.1e}"}
 
 
 def losses(model: str, toy: bool) -> list[float]:

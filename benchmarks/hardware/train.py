@@ -72,14 +72,14 @@ def ahead(settings: Settings) -> list[Case]:
     """Return the cases that compile ahead: training before the tests, one data set after the other."""
     toy = settings.rehearse
     given = {"toy": toy, "few": not toy and settings.minutes > 0}
-    found = []
+    cases = []
     for data in DATA[:1] if toy else DATA:
         for tests in (False, True):
             for pe in encodings(toy):
                 what = {**given, "data": data, "pe": pe, "tests": tests}
                 name = f"{data} | {pe} | {'tests' if tests else 'an epoch'}"
-                found.append(Case("train", name, TASK.format("make_ahead"), what, 300.0))
-    return found
+                cases.append(Case("train", name, TASK.format("make_ahead"), what, 300.0))
+    return cases
 
 
 def run(run: Run, until: float) -> None:
@@ -145,13 +145,13 @@ def prepare(run: Run, given: dict[str, Any], more: dict[str, Any], pes: list[str
         return None
     # All is compiled now: what is timed is what training repeats, all encodings beside each other.
     probe = lambda pe: ((TASK.format("probe"), {**given, **more, "pe": pe}), 240.0)
-    found = run.pool.together([probe(pe) if pe else None for pe in ready], until=until)
-    epoch = slowest(found, "epoch", len(run.pool.workers))
-    ready = in_time(ready, found)
+    answers = run.pool.together([probe(pe) if pe else None for pe in ready], until=until)
+    epoch = slowest(answers, "epoch", len(run.pool.workers))
+    ready = in_time(ready, answers)
     left = until - time.monotonic()
     if not any(ready) or left <= 0:
         return say("the time was over before one epoch was")
-    known = run.ledger.found.get((case.stage, case.name), {})
+    known = run.ledger.lines.get((case.stage, case.name), {})
     most = FULL if epoch else 1  # 1 where all of them failed
     fitting = most if math.isinf(until) or not epoch else max(1, min(most, int((0.5 * left - TEST) / epoch)))
     epochs = known.get("epochs") or (1 if run.settings.rehearse else fitting)
@@ -169,11 +169,11 @@ def make_images(run: Run, given: dict[str, Any], more: dict[str, Any], case: Cas
     tests = [((TASK.format("make_tests"), {**given, "size": size}), 120.0) for size in reversed(sizes)]
     first = ((TASK.format("make_epoch"), {**given, "seed": 0, "epoch": 0}), 120.0)
     starts = [((TASK.format("ready"), {}), 120.0)] * (len(run.pool.workers) - len(tests) - 1)
-    found = run.pool.together([*tests, first, *starts], until=until)
-    failed = [answer for answer in found if answer is not None and answer["outcome"] != "made"]
+    answers = run.pool.together([*tests, first, *starts], until=until)
+    failed = [answer for answer in answers if answer is not None and answer["outcome"] != "made"]
     if failed and time.monotonic() < until:
         run.ledger.add(case, failed[0])
-    return not failed and None not in found
+    return not failed and None not in answers
 
 
 def compiled(
@@ -187,24 +187,24 @@ def compiled(
     begun = time.monotonic()
     soon = begun + COMPILING * (until - begun)
     asks = [((TASK.format("compile_epoch"), {**given, **more, "pe": pe}), LONG) for pe in pes]
-    found = run.pool.together(asks, until=soon)
-    ready = in_time(pes, found)
+    answers = run.pool.together(asks, until=soon)
+    ready = in_time(pes, answers)
     if None in ready:
         took, late = time.monotonic() - begun, [pe for pe in pes if pe not in ready]
         done = f"{len(pes) - len(late)} of {len(pes)} encodings compiled in {took:.0f} s"
         say(f"{done}; more --minutes are needed for {', '.join(late)}")
-    return ready, {name: read for answer in found if answer for name, read in answer.get("programs", {}).items()}
+    return ready, {name: read for answer in answers if answer for name, read in answer.get("programs", {}).items()}
 
 
-def in_time(pes: Sequence[str | None], found: Sequence[dict[str, Any] | None]) -> list[str | None]:
+def in_time(pes: Sequence[str | None], answers: Sequence[dict[str, Any] | None]) -> list[str | None]:
     """Return each encoding that answered, in its place; one that failed did, and fails again when it trains."""
-    return [pe if answer and answer["outcome"] != "hung" else None for pe, answer in zip(pes, found, strict=True)]
+    return [pe if answer and answer["outcome"] != "hung" else None for pe, answer in zip(pes, answers, strict=True)]
 
 
-def slowest(found: Sequence[dict[str, Any] | None], name: str, workers: int) -> float:
+def slowest(answers: Sequence[dict[str, Any] | None], name: str, workers: int) -> float:
     """Return the seconds of the worker that takes longest, which does every one of so many tasks."""
-    seconds = [answer.get(name, 0.0) if answer else 0.0 for answer in found]
-    return max(sum(seconds[first::workers]) for first in range(min(workers, len(found))))
+    seconds = [answer.get(name, 0.0) if answer else 0.0 for answer in answers]
+    return max(sum(seconds[first::workers]) for first in range(min(workers, len(answers))))
 
 
 def train_seed(
@@ -252,8 +252,8 @@ def train_seed(
         else:
             run.ledger.add(case, answer)
 
-    found = run.pool.together([task(case) if case else None for case in cases], done, until)
-    run.left.extend(case for case, answer in zip(cases, found, strict=True) if case and answer is None)
+    answers = run.pool.together([task(case) if case else None for case in cases], done, until)
+    run.left.extend(case for case, answer in zip(cases, answers, strict=True) if case and answer is None)
     for path in Path(given["folder"]).glob(f"{given['data']}-{given['seed']}-*.npz"):
         if given["seed"] or not path.name.endswith("-0-0.npz"):
             path.unlink()
@@ -295,15 +295,15 @@ def table(lines: Mapping[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
-def pes_of(found: Mapping[tuple[str, ...], Any]) -> list[str]:
+def pes_of(keys: Mapping[tuple[str, ...], Any]) -> list[str]:
     """Return the encodings that have results, in order."""
-    return list(dict.fromkeys(key[1] for key in found))
+    return list(dict.fromkeys(key[1] for key in keys))
 
 
 def row(pe: str, seeds: list[dict[Any, float]], sizes: list[int]) -> str:
     """Return the row of an encoding: the mean of each size over the seeds that reached it."""
-    found = [{int(size): value for size, value in one.items()} for one in seeds]
-    by_size = [[one[size] for one in found if size in one] for size in sizes]
+    scores = [{int(size): value for size, value in one.items()} for one in seeds]
+    by_size = [[one[size] for one in scores if size in one] for size in sizes]
     cells = [f"{statistics.mean(values):.1f}" if values else "-" for values in by_size]
     return f"| {pe} | {len(seeds)} | {' | '.join(cells)} |"
 

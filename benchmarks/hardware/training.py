@@ -206,7 +206,7 @@ class Trainer:
             params: parameters of the model.
             until: the end of the time, of `time.monotonic`; tests that might end later are left out.
         """
-        found: dict[str, dict[int, float]] = {extend: {} for extend in EXTENSIONS}
+        scores: dict[str, dict[int, float]] = {extend: {} for extend in EXTENSIONS}
         refused, slowest = {}, max(TEST, self.compiled)
         for number, (extend, size) in enumerate(self.tested()):
             begun = time.monotonic()
@@ -218,12 +218,12 @@ class Trainer:
                 continue
             images, labels = self.tests(size)
             right = int(scorer(params, *programs.put((images, labels))))
-            found[extend][size] = 100 * right / int((labels >= 0).sum())
+            scores[extend][size] = 100 * right / int((labels >= 0).sum())
             slowest = max(slowest if number else 0.0, 1.5 * (time.monotonic() - begun))
         trained = self.tested()[0][1]
-        if found[EXTENSIONS[1]] and trained in found["none"]:  # which leaves the trained size as it is
-            found[EXTENSIONS[1]][trained] = found["none"][trained]
-        return found, refused
+        if scores[EXTENSIONS[1]] and trained in scores["none"]:  # which leaves the trained size as it is
+            scores[EXTENSIONS[1]][trained] = scores["none"][trained]
+        return scores, refused
 
 
 TRAINERS: dict[tuple[str, str], Trainer] = {}

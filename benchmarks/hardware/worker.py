@@ -32,22 +32,22 @@ def answer(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     begun = time.perf_counter()
     try:
         module, _, function = task.partition(":")
-        found = dict(getattr(importlib.import_module(module), function)(**arguments))
+        result = dict(getattr(importlib.import_module(module), function)(**arguments))
     except NotImplementedError as refused:
-        found = {"outcome": "refused", "message": _line(refused)}
+        result = {"outcome": "refused", "message": _line(refused)}
     except ImportError as missing:
-        found = {"outcome": "missing", "message": _line(missing)}
+        result = {"outcome": "missing", "message": _line(missing)}
     except Exception as broken:  # compilers, drivers and torch raise types of their own
         traceback.print_exc()
-        found = {"outcome": "memory" if _of_memory(broken) else "error", "message": _line(broken)}
-    return {**found, **_programs(), "took": time.perf_counter() - begun}
+        result = {"outcome": "memory" if _of_memory(broken) else "error", "message": _line(broken)}
+    return {**result, **_programs(), "took": time.perf_counter() - begun}
 
 
 def _programs() -> dict[str, Any]:
     """Return the programs that the task asked for, where they are named by the card."""
     programs = sys.modules.get("benchmarks.hardware.programs")
-    found = programs.asked() if programs else {}
-    return {"programs": found} if found else {}
+    read = programs.asked() if programs else {}
+    return {"programs": read} if read else {}
 
 
 def _of_memory(broken: Exception) -> bool:

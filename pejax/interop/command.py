@@ -11,8 +11,9 @@ from typing import NoReturn
 from pejax._process.text import printable
 from pejax._record.specs import EncodingSpec, Spec
 from pejax.interop.config import read_json
-from pejax.interop.files import A_MODEL, has_weights, other_weights
-from pejax.interop.model_config import name_of, read_config
+from pejax.interop.files import A_MODEL, has_weights
+from pejax.interop.model_config import name_of, notes, read_config
+from pejax.interop.other_folders import MARKS, other_weights
 from pejax.interop.source import Source, carried_tensors, tables_with_skipped_rows, tokens_with_rows
 from pejax.interop.source_files import open_source
 from pejax.interop.stacks import ModelConfig, stacks
@@ -47,12 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         content = _open(paths[0], ignore)
     except ValueError as refusal:
         parser.error(str(refusal))
-    print(printable("\n".join(describe(content) if isinstance(content, Source) else _describe_config(*content))))
+    lines = describe(content) if isinstance(content, Source) else _describe_config(*content)
+    print(printable("\n".join([*lines, *_notes(content, paths[0], ignore)])))
 
 
 def _configs(path: Path) -> list[Path]:
-    """Return the path itself, or the files of a folder that holds JSON files and no config.json."""
-    files = sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
+    """Return the path itself, or the files of a folder that holds JSON files and nothing of a model."""
+    is_model = any((path / name).exists() for name in ("config.json", *MARKS))
+    files = sorted(path.glob("*.json")) if path.is_dir() and not is_model else []
     return files or [path]
 
 
@@ -63,6 +66,13 @@ def _open(path: Path, ignore: Sequence[str]) -> Source | tuple[str, ModelConfig]
         return open_source(path, ignore)[0]
     keys = read_json(alone)
     return name_of(keys), read_config(keys, ignore)
+
+
+def _notes(content: Source | tuple[str, ModelConfig], path: Path, ignore: Sequence[str]) -> list[str]:
+    """Return lines on what config.json has that is not obeyed."""
+    if isinstance(content, Source):
+        return notes(content.config_json, ignore)
+    return notes(read_json(path / "config.json" if path.is_dir() else path), ignore)
 
 
 def _list(paths: Sequence[Path], ignore: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from pejax._calls.kinds import shown
+from pejax.interop.fields import DANGEROUS, is_foreign
 
 INERT = frozenset({
     *("architectures", "model_type", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "auto_map"),
@@ -19,6 +20,7 @@ INERT = frozenset({
     *("gradient_checkpointing", "tokenizer_class", "pretraining_tp", "num_labels", "export_model_type", "output_past"),
     *("_attn_implementation_autoset", "_commit_hash", "torchscript", "use_bfloat16", "tf_legacy_loss", "prefix"),
     *("tie_encoder_decoder", "cross_attention_hidden_size", "finetuning_task"),
+    *("attn_implementation", "use_flash_attention_2", "_flash_attn_2_enabled"),
     # settings of generation, in files of `transformers` before 4.26
     *("bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping", "length_penalty"),
     *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id", "max_length"),
@@ -219,8 +221,8 @@ class Config:
         """Check this config and its parts; `ignored` says whether the path of a key may be left unread."""
         for part in self.parts:
             part._close(ignored)
-        accepted, neutral = {*self.keys_read, *INERT, *self.inert}, {**NEUTRAL, **self.neutral}
-        unread = {key: value for key, value in self.keys.items() if value is not None and key not in accepted}
+        neutral, foreign = {**NEUTRAL, **self.neutral}, self._foreign()
+        unread = {key: value for key, value in self._unread().items() if key not in foreign}
         unread = {key: value for key, value in unread.items() if not ignored(self.path + key)}
         for key, value in unread.items():
             if key in REFUSED:
@@ -235,9 +237,27 @@ class Config:
             rule = "every key must be read or be known to change nothing"
             raise ValueError(f"{self.where}: {rule}, got {entries}{self._way_out(sorted(unread))}")
 
+    def _unread(self) -> dict[str, Any]:
+        """Return the keys that nobody read and that are not known to change nothing, with their values."""
+        accepted = {*self.keys_read, *INERT, *self.inert}
+        return {key: value for key, value in self.keys.items() if value is not None and key not in accepted}
+
+    def _foreign(self) -> set[str]:
+        """Return the keys, in this config alone, that transformers does not know and that have no rule here."""
+        rules = {*REFUSED, *NEUTRAL, *self.neutral}
+        return {key for key in self._unread() if key not in rules and is_foreign(self.keys, key)}
+
+    def foreign_keys(self) -> list[str]:
+        """Return the paths of keys, here and in the objects within, that other tools wrote and that change nothing."""
+        own = [self.path + key for key in sorted(self._foreign())]
+        return own + [path for part in self.parts for path in part.foreign_keys()]
+
     def _way_out(self, keys: Sequence[str]) -> str:
-        """Return the end of an error: the argument that leaves these keys unread."""
-        return f"; ignore={tuple(self.path + key for key in keys)} leaves {'them' if keys[1:] else 'it'} unread"
+        """Return the end of an error: how to leave these keys unread, unless a name says that it matters."""
+        paths = tuple(self.path + key for key in keys)
+        if any(DANGEROUS.search(path.lower()) for path in paths):
+            return ""
+        return f"; ignore={paths} leaves {'them' if keys[1:] else 'it'} unread"
 
 
 def read_names(argument: str, names: str | Sequence[str]) -> tuple[str, ...]:

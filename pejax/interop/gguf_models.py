@@ -54,9 +54,6 @@ ARCHITECTURES = {
 }
 """By the `general.architecture` of a file."""
 
-INERT = r"general\.|tokenizer\.|quantize\.imatrix\."
-"""Keys without effect on the model."""
-
 
 class Translated(NamedTuple):
     """A GGUF file as a Hugging Face folder.
@@ -85,7 +82,9 @@ def translate(path: Path, ignore: Sequence[str] = ()) -> Translated:
         raise ValueError(
             f"{path}: general.architecture must be one of {names}; others are not read yet, got {family!r}"
         )
-    c = Config({key: value for key, value in file.keys.items() if not re.match(INERT, key)}, str(path))
+    of_model = (f"{family}.", "split.")  # other namespaces are those of the tokenizer and of tools
+    c = Config({key: value for key, value in file.keys.items() if key.startswith(of_model)}, str(path))
+    _ = c(f"{family}.pooling_type", None)  # for the states of a text, after the model
     config = _config(c, file, family)
     c.close(ignore=ignore)
     sources = _sources(file, config["model_type"])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Source:
         head_copy: name of a head that repeats the table of token vectors. None = no such head.
         copies: other tensors that are in the file twice: name of the copy -> name of the original.
         ignored: patterns of other tensors that are carried.
+        origin: folder or GGUF file that the model was loaded from, whose small files `save` copies. None = a new model.
     """
 
     config_json: Mapping[str, Any]
@@ -51,6 +53,7 @@ class Source:
     head_copy: str | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    origin: Path | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

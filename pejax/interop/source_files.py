@@ -1,7 +1,7 @@
 """The source of a folder or of a GGUF file: everything is read and checked but the values of tensors."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuest
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
 """Regular expression of the names of tensors of heads that are not read yet."""
 
+WRAPPERS = ("module.", "_orig_mod.")
+"""Prefixes of the names of tensors in modules that torch has wrapped."""
+
+MATTERS = r"(^|\.)\d+\.|rope|rotary|alibi|lora|quant"
+"""Regular expression of the names of tensors in a layer, and of others without which the result would differ."""
+
 
 def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig | None = None) -> tuple[Source, Reader]:
     """Return the source of a folder or a GGUF file, and the function that reads the values of its tensors.
@@ -35,13 +41,13 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
     file = find_gguf(path)
     if file is None:
         require_model(path)
-        source = read_folder(path, ignore, sizes)
+        source = replace(read_folder(path, ignore, sizes), origin=path.absolute())
         return source, reader(path, source.tensors)
     config, tensors, read = translate(file, ignore)
     architecture, model_config = read_model(config, (), sizes)
     source = source_of(config, model_config, architecture, tensors, ignore)
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
-    return source, read
+    return replace(source, origin=file.absolute()), read
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -130,16 +136,19 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
     expected |= {copy: expected[original] for copy, original in copies_of(source).items()}
     missing = [name for name in expected if name not in tensors]
     if missing:
-        raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")
+        raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}{_wrapped(tensors)}")
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
-    heads = {name: match for name in extra if (match := re.search(HEADS, name))}
-    if heads and not isinstance(source.config, ViTConfig):
-        name, match = next(iter(heads.items()))
-        rule = f"ignore=({name[: match.end()] + '*'!r},) loads the model without it"
-        raise ValueError(f"{file_of(name)} has a head that is not read yet, {name}{_more([*heads])}: {rule}")
+    patterns = {name: name[: match.end()] + "*" for name in extra if (match := re.search(HEADS, name))}
+    if patterns and not isinstance(source.config, ViTConfig):
+        name, ignored = next(iter(patterns)), tuple(dict.fromkeys(patterns.values()))
+        rule = f"ignore={ignored} loads the model without it"
+        raise ValueError(f"{file_of(name)} has a head that is not read yet, {name}{_more([*patterns])}: {rule}")
+    inside = [name for name in extra if re.search(MATTERS, name.lower())]
+    if inside:
+        raise ValueError(f"{file_of(inside[0])} has a tensor without a part in the model: {inside[0]}{_more(inside)}")
     if extra:
-        way_out = f"ignore={(extra[0].rpartition('.')[0] + '.*',)} carries such tensors unused"
+        way_out = f"ignore={tuple(dict.fromkeys(map(_pattern, extra)))} carries such tensors unused"
         raise ValueError(f"{file_of(extra[0])} has an unknown tensor: {extra[0]}{_more(extra)}; {way_out}")
     for name, shape in expected.items():
         tensor = tensors[name]
@@ -147,6 +156,18 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
             raise ValueError(f"{file_of(name)}: {name} must have shape {shape} per {described_by}, got {tensor.shape}")
         if tensor.dtype not in FLOATS:
             raise ValueError(f"{file_of(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
+
+
+def _wrapped(names: Iterable[str]) -> str:
+    """Return the end of an error where all names begin as in a module that torch has wrapped."""
+    first = next((prefix for prefix in WRAPPERS if all(name.startswith(prefix) for name in names)), "")
+    way = "torch's DataParallel or compile has wrapped the model that was saved: save the module within"
+    return f"; every name in it begins with {first!r}: {way}" if first else ""
+
+
+def _pattern(name: str) -> str:
+    """Return the pattern of a tensor and of those beside it."""
+    return name.rpartition(".")[0] + ".*" if "." in name else name
 
 
 def _more(names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Load models from Hugging Face folders (config.json and safetensors files) or GGUF files; save them as folders."""
 
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,8 +16,11 @@ from jax.sharding import Mesh
 
 from pejax._ops.checks import check_choice
 from pejax._record.specs import Extension
+from pejax.interop.beside import keep_files
 from pejax.interop.extended_config import extended_config
+from pejax.interop.fields import own_model
 from pejax.interop.files import FLOATS, only_finite, write_folder
+from pejax.interop.model_config import code_note
 from pejax.interop.parameters import PARAMS, kept_type, on_devices, shardings, values_in
 from pejax.interop.slots import empty_model
 from pejax.interop.source import Source, copies_of, tables_with_skipped_rows
@@ -74,6 +78,8 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("params", params, PARAMS)
     source, read = open_source(Path(path), ignore, config)
+    if code := own_model(source.config_json):
+        warnings.warn(code_note(source.config_json, code), stacklevel=2)
     source = with_values(source, read)
     read = only_finite(read) if finite else read
     model_config = map_stacks(source.config.extended(extend), lambda stack: replace(stack, dtype=dtype))
@@ -100,7 +106,9 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
 
     Tensors have the names, types and files of the source. An extension that the model was loaded with is written into
     config.json if the format has a form for it: `linear`, `ntk`, `dynamic_ntk`, `yarn`, `llama3` or `longrope`, with a
-    factor, in a model whose own config.json has no scaling.
+    factor, in a model whose own config.json has no scaling. The small files of the folder that the model was loaded
+    from are copied: tokenizer, chat template, settings of generation, processors, modules of sentence-transformers. Of
+    a GGUF file, its tokenizer and chat template are written. A warning names what cannot be kept.
 
     Args:
         model: model of the source's config, or of this config with an extension.
@@ -135,7 +143,9 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
             value[slot.pieces[number].index] = _narrowed(name, piece, value.dtype)
         return value
 
-    write_folder(Path(directory), config, source.tensors, values)
+    origin = source.origin
+    finish = lambda folder: None if origin is None else keep_files(origin, folder)
+    write_folder(Path(directory), config, source.tensors, values, finish)
 
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:

@@ -7,7 +7,10 @@ import pytest
 from test_imports import PEJAX
 
 WITH_EXAMPLES = [module for module, path in PEJAX.items() if ">>>" in path.read_text() and "isualize" not in module]
-LONG = ("pejax.models.generation.decoder", "pejax._encodings.fire")
+LONG = {
+    *("pejax.models.generation.decoder", "pejax.models.stack.cache", "pejax._attention.kernel_check"),
+    *("pejax._encodings.fire", "pejax._encodings.cpb", "pejax._tokens.positions"),
+}
 """Modules whose examples take over a second."""
 
 

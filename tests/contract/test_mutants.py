@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax._attention import by_example
+from pejax._attention import by_example, flax_inputs
 from pejax._attention.core import hooks, masks, operands, reference
 from pejax._attention.kernels import programs
 from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
@@ -26,6 +26,7 @@ from pejax._encodings import (
     cpb,
     factory,
     fire,
+    fourier,
     lookhere,
     relative_table,
     rope,
@@ -50,8 +51,8 @@ from pejax._extensions import (
     temperature,
     yarn,
 )
-from pejax._ops import axes, offset_table, phases, relative, resize, rotary
-from pejax._placement import grids, layouts, pictures, sequence, videos, vision
+from pejax._ops import axes, offset_table, periods, phases, relative, resize, rotary
+from pejax._placement import grids, layouts, order, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
 from pejax.models.generation import prompts
@@ -70,8 +71,10 @@ from tests.encodings import (
     test_alibi,
     test_axes,
     test_cpb,
+    test_fourier,
     test_kerple_fire,
     test_lookhere,
+    test_periodic,
     test_relative_table,
     test_rotary,
     test_shaw,
@@ -81,9 +84,9 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_generate_traced, test_patches
+from tests.models import test_generate_traced, test_input_positions, test_patches
 from tests.ops import test_distances, test_phases, test_resize
-from tests.placement import test_placement
+from tests.placement import test_order, test_placement
 from tests.support import laws
 from tests.support.cases import Case
 from train.data.images import moving_glyphs
@@ -133,6 +136,22 @@ ROPE = [
     test_rotary.test_on_a_grid_rope_counts_in_raster_order,
 ]
 LAWS_OF_ROPE = [NORM, SHIFT]
+PERIODIC = [
+    functools.partial(test_periodic.test_angles_are_those_of_float64, 365.2425),
+    test_periodic.test_turns_of_longitude_in_degrees,
+    functools.partial(test_periodic.test_periods_added_change_nothing, test_periodic.LATITUDE_LONGITUDE, jnp.float32),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "yarn(factor=4)"),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "pi"),
+    test_periodic.test_integer_positions_that_tell_no_more_turns_apart_are_refused,
+]
+FOURIER = [
+    functools.partial(test_fourier.test_powers_are_those_of_nerf, 36, 1.0),
+    test_fourier.test_random_features_are_those_of_tancik_and_their_seed,
+    test_fourier.test_learned_features_are_algorithm_1_of_li,
+    functools.partial(test_fourier.test_on_grids_coordinates_are_centers_of_patches, (8, 3)),
+    test_fourier.test_positions_beyond_the_extent_are_refused_or_nan_where_waves_repeat,
+    functools.partial(test_fourier.test_no_wave_is_shorter_than_two_tokens, 63, 5),
+]
 AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
 AXES = [
     functools.partial(test_axes.test_every_pair_turns_with_its_axis_at_its_frequency, options)
@@ -288,6 +307,18 @@ TILES = [
         "packed, unplaced, causal window",
     ),
 ]
+ORDER = [
+    functools.partial(test_order.test_an_order_is_the_mask_that_its_runs_describe, "all of them"),
+    test_order.test_the_order_of_a_block_is_the_number_of_its_first_token,
+    test_order.test_pictures_of_a_sequence_are_read_both_ways,
+]
+DECODING = [
+    *(
+        functools.partial(test_input_positions.test_cached_decoding_is_the_full_pass, "rope", name)
+        for name in ("each row's", "packed")
+    ),
+    functools.partial(test_input_positions.test_a_step_that_does_not_count_its_slots_is_refused_or_nan, True),
+]
 PLACEMENT = [
     *(
         functools.partial(test_placement.test_a_rule_places_every_token_by_its_formula, name)
@@ -322,7 +353,7 @@ MUTANTS = {
     ),
     "rope: a sign lost in halves": (rotary._rotated, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
-        rotary.rope_apply,
+        rotary.rotate_at,
         "(cos * factor, sin * factor)",
         "(cos * factor, -sin * factor)",
         ROPE,
@@ -338,12 +369,12 @@ MUTANTS = {
         "geometric_frequencies(head_dim // 2, base)[:turning]",
         ROPE,
     ),
-    "rope: factor forgotten": (rotary.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
-    "rope: factor on cosine alone": (rotary.rope_apply, "sin * factor)", "sin)", ROPE),
-    "rope: factor squared": (rotary.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: factor forgotten": (rotary.rotate_at, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (rotary.rotate_at, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (rotary.rotate_at, "(cos * factor,", "(cos * factor * factor,", ROPE),
     "rope: bfloat16 angles": (
         *(
-            rotary.rope_apply,
+            rotary.rotate_at,
             "exact_cos_sin(positions,",
             "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16).astype(jnp.float32),",
             [SHIFT],
@@ -351,7 +382,7 @@ MUTANTS = {
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (rotary.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: positions from one": (rotary.rotate_at, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
         rotary.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
@@ -359,6 +390,32 @@ MUTANTS = {
         ROPE,
     ),
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
+    "fourier: an octave higher": (fourier._octaves, "2**k", "2 ** (k + 1)", FOURIER),
+    "fourier: cosines first": (fourier._octaves, "[sin, cos]", "[cos, sin]", FOURIER),
+    "fourier: radians for turns": (fourier.fourier, "math.tau * scale * drawn", "scale * drawn", FOURIER),
+    "fourier: another seed": (fourier.fourier, "RandomState(seed)", "RandomState(seed + 1)", FOURIER),
+    "fourier: features not divided": (fourier.fourier, "features / math.sqrt(count)", "features", FOURIER),
+    "fourier: a rough gelu": (fourier.fourier, "approximate=False", "approximate=True", FOURIER),
+    "fourier: corners for centers": (fourier._centers, "(places + 0.5)", "places", FOURIER),
+    "fourier: one token beyond": (fourier._centers, "places >= sides", "places > sides", FOURIER),
+    "fourier: a wave too short": (fourier._default_octaves, "side.bit_length() - 1", "side.bit_length()", FOURIER),
+    "rope: periods: two pairs of as many turns": (periods.whole_turns, ", slower + 1)", ", 1)", PERIODIC),
+    "rope: periods: turns rounded down": (periods.whole_turns, "round(frequency", "int(frequency", PERIODIC),
+    "rope: periods: extended": (periods.axis_rows, "np.isin(np.arange(len(periods)), free)[:, None]", "True", PERIODIC),
+    "rope: periods: a frequency of one word": (
+        periods.frequency_words,
+        "rest - Fraction(word)",
+        "Fraction(0)",
+        PERIODIC,
+    ),
+    "rope: periods: the turns of half a period": (
+        periods.frequency_words,
+        "Fraction(period)",
+        "Fraction(period) * 2",
+        PERIODIC,
+    ),
+    "rope: periods: any integers": (periods.AxisRows._check_turns, "2 * turns > period", "turns > period", PERIODIC),
+    "rope: periods: scaled by pi": (interpolation._beside_periods, "jnp.where(repeats, 1.0, scale)", "scale", PERIODIC),
     "axial: pairs in the other order": (axes.axis_groups, "order == words[0]", "order != words[0]", AXIAL),
     "axial: exponent of one axis": (
         axes.own_bases,
@@ -730,6 +787,29 @@ MUTANTS = {
     ),
     "shaw: sides swapped": (shaw._both_sides, "for side in clip", "for side in clip[::-1]", CLIPS),
     "padding: keys hidden from one query": (operands.clear_unused, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
+    "order: blocks of one token": (order.order_of, "// run.size * run.size", "", ORDER),
+    "order: blocks counted, not tokens": (order.order_of, "// run.size * run.size", "// run.size", ORDER),
+    "order: no run after another": (order.order_of, "starts + ", "", ORDER),
+    "order: texts read both ways": (sequence.positions_of, "part.kind in", "part.kind not in", ORDER),
+    "input_positions: keys from the first slot": (
+        flax_inputs._count_back,
+        "- current.astype",
+        "- 0 * current.astype",
+        DECODING,
+    ),
+    "input_positions: any step counts its slots": (
+        flax_inputs._count_back,
+        "(places >= 0) | ~seen",
+        "(places < 0) | (places >= 0) | ~seen",
+        DECODING,
+    ),
+    "input_positions: a step beyond its slot": (flax_inputs._count_back, "<= current)", "<= current + 99)", DECODING),
+    "input_positions: the query in the next slot": (
+        flax_inputs.sides_of_input,
+        "slots - 1 - jnp.argmax",
+        "slots - jnp.argmax",
+        DECODING,
+    ),
     "placement: centered on the other side": (grids.centered, "count - count // 2", "count // 2", PLACEMENT),
     "placement: a reference grid rounded down first": (
         grids.fitted,

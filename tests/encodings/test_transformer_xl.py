@@ -11,7 +11,6 @@ from pejax import Dims, Hooks, TokenPositions, dot_product_attention, grid_posit
 from pejax._attention.core.hooks import attention_hooks
 from pejax._attention.xla import cpu
 from tests.support.biases import compiled, largest_intermediate, types_unchecked
-from tests.support.cases import slow
 from tests.support.peers import peer
 
 transformer_xl_logits = compiled("transformer_xl_logits")
@@ -151,9 +150,10 @@ def sides(t, s):
     yield q._replace(positions=index[:, :t] + distances), TokenPositions(index, *fields)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("t", "s", "backward", "options"),
-    [slow(130, 150, 80, {"window": 40}), (90, 90, 40, {"causal": True, "soft_cap": 3.0})],
+    [(130, 150, 80, {"window": 40}), (90, 90, 40, {"causal": True, "soft_cap": 3.0})],
     ids=str,
 )
 def test_the_cpu_core_has_the_output_and_gradients_of_the_bias_for_any_positions(t, s, backward, options):

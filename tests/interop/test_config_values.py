@@ -131,10 +131,9 @@ def test_a_config_may_begin_with_a_byte_order_mark(tmp_path):
 def test_nested_keys_may_be_ignored():
     scaling = {**CONFIGS["llama, yarn"]["rope_scaling"], "finetuned": True, "attn_factor": 1.0}
     keys = {**CONFIGS["llama, yarn"], "rope_scaling": scaling}
-    rule = "got attn_factor = 1.0, finetuned = True; ignore=('rope_scaling.attn_factor', 'rope_scaling.finetuned')"
-    with pytest.raises(ValueError, match=re.escape(rule)):
+    with pytest.raises(ValueError, match=r"got attn_factor = 1\.0, finetuned = True$"):
         read_config(keys)
-    with pytest.raises(ValueError, match=r"got attn_factor = 1\.0; ignore"):
+    with pytest.raises(ValueError, match=r"got attn_factor = 1\.0$"):
         read_config(keys, ignore=("rope_scaling.finetuned",))
     for ignore in (["rope_scaling.*"], ["*_factor", "rope_scaling.finetuned"]):
         assert read_config(keys, ignore=ignore) == read_config(CONFIGS["llama, yarn"])
@@ -143,9 +142,9 @@ def test_nested_keys_may_be_ignored():
 def test_a_pattern_in_a_string_is_one_pattern(tmp_path):
     """Its letter `*` alone would leave every key and every tensor unread."""
     keys = {**CONFIGS["llama"], "alibi": True, "classifier_kind": "x"}
-    with pytest.raises(ValueError, match=r"got alibi = True; ignore="):
+    with pytest.raises(ValueError, match=r"got alibi = True$"):
         read_config(keys, ignore="classifier*")
-    with pytest.raises(ValueError, match=r"got alibi = True, classifier_kind = x; ignore="):
+    with pytest.raises(ValueError, match=r"got alibi = True$"):
         Config(keys, inert="*").close([*CONFIGS["llama"]])
     assert read_config({**CONFIGS["llama"], "alibi": True}, ignore="alibi") == read_config(CONFIGS["llama"])
     folder = write(tmp_path / "a")
@@ -161,10 +160,10 @@ def test_a_pattern_in_a_string_is_one_pattern(tmp_path):
 def test_ignored_tensors_are_carried_and_written_back(tmp_path):
     folder = write(tmp_path / "a", "bert")
     head = {"classifier.weight": np.ones((3, 32), np.float16), "classifier.bias": np.arange(3, dtype=np.int64)}
-    rewrite(folder, {**tensors(folder), **head}, classifier_kind="x")
+    rewrite(folder, {**tensors(folder), **head}, classifier_kind="x")  # a key of a tool
     way_out = "classifier.bias (and 1 more): ignore=('classifier.*',) loads the model without it"
     with pytest.raises(ValueError, match=re.escape(way_out)):
-        interop.load(folder, ignore=("classifier_kind",))
+        interop.load(folder)
     model, source = interop.load(folder, ignore=("classifier*",))
     assert set(source.carried) >= {*head}
     interop.save(model, tmp_path / "b", source)

@@ -33,7 +33,7 @@ def configured(folder, **keys):
     ("keys", "message"),
     [
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: arcee, bert,"),
-        ({"model_type": 3}, "unknown model_type 3. Known: arcee, "),
+        ({"model_type": 3}, "config.json: model_type must be a string, got 3"),
         ({"model_type": "qwen2_moe"}, "model_type 'qwen2_moe' is not supported: it has a shared expert"),
         (
             {"model_type": "deepseek_v3"},
@@ -47,7 +47,7 @@ def configured(folder, **keys):
         ({"kv_lora_rank": 8}, "because attention with latent keys and values (MLA) is not computed, got 8"),
         (
             {"residual_multiplier": 0.2},
-            "known to change nothing, got residual_multiplier = 0.2; ignore=('residual_multiplier',) leaves it unread",
+            "config.json: every key must be read or be known to change nothing, got residual_multiplier = 0.2",
         ),
         ({"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu, gelu_python,"),
         ({"vocab_size": "97"}, "config.json: vocab_size must be an integer of at least 1, got '97'"),
@@ -58,7 +58,7 @@ def configured(folder, **keys):
         ({"num_key_value_heads": 3}, "heads must be a multiple of kv_heads, got heads=4, kv_heads=3"),
         ({"hidden_size": 64}, "model.embed_tokens.weight must have shape (97, 64) per config.json, got (97, 32)"),
         ({"num_hidden_layers": 3}, "must hold the tensor model.layers.2."),
-        ({"num_hidden_layers": 1}, "has an unknown tensor: model.layers.1."),
+        ({"num_hidden_layers": 1}, "has a tensor without a part in the model: model.layers.1."),
         ({"attention_bias": True}, "must hold the tensor model.layers.0.self_attn."),
     ],
 )
@@ -86,6 +86,12 @@ def test_tensors_that_do_not_fit(folder):
     rewrite(folder, {**values, "model.extra.weight": values[name]})
     way_out = "ignore=('model.extra.*',) carries such tensors unused"
     assert refused(folder) == f"{file} has an unknown tensor: model.extra.weight; {way_out}"
+    more = {"model.extra.weight": values[name], "model.extra.beta": values[name], "head2": values[name]}
+    rewrite(folder, {**values, **more})
+    assert refused(folder).endswith("(and 2 more); ignore=('head2', 'model.extra.*') carries such tensors unused")
+    for inner in ("model.layers.0.self_attn.q_proj.bias", "model.rotary_emb.scale"):
+        rewrite(folder, {**values, inner: values[name]})
+        assert refused(folder) == f"{file} has a tensor without a part in the model: {inner}"
     rewrite(folder, {**values, name: values[name].astype(np.float64)})
     assert refused(folder) == f"{file}: {name} must have the type F32 or F16 or BF16, got F64"
     rewrite(folder, {**values, name: values[name].astype(np.int32)})

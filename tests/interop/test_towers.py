@@ -87,7 +87,7 @@ def test_a_tower_is_the_text_model(text, head, tmp_path, capsys):
     [
         ({"model_type": "ministral3"}, "model_type 'ministral3' is not supported: it has queries that are scaled by"),
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'"),
-        ({"model_type": "llama", "mistery": 3}, "config.json: text_config: every key must be read or be known to"),
+        ({"model_type": "llama", "window": 3}, "config.json: text_config: every key must be read or be known to"),
         ([], "config.json: text_config must be an object, got []"),
     ],
 )

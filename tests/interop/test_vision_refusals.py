@@ -30,7 +30,7 @@ def folders(tmp_path_factory):
         ("vit", {"image_size": 2}, "config.json: image_size must be at least patch_size=4, got 2"),
         ("vit", {"image_size": [24, 0]}, "image_size must be one or two integers of at least 1, got [24, 0]"),
         ("vit", {"num_hidden_layers": 3}, "must hold the tensor vit.encoder.layer.2."),
-        ("vit", {"num_hidden_layers": 1}, "has an unknown tensor: vit.encoder.layer.1."),
+        ("vit", {"num_hidden_layers": 1}, "has a tensor without a part in the model: vit.encoder.layer.1."),
         ("vit", {"hidden_act": "xielu"}, "config.json: hidden_act must be one of gelu,"),
         ("vit", {"window_size": 7}, "must be read or be known to change nothing, got window_size = 7"),
         ("vit, classes", {"id2label": {"0": "a"}}, "classifier.bias must have shape (1,) per config.json, got (5,)"),

@@ -68,8 +68,8 @@ TRANSFORMS = {
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_every_transformation_gives_what_it_gives_elsewhere(transform, pairing, dtype, channels):
     given = operands(dtype, channels)
-    ours = TRANSFORMS[transform](lambda *operands: rotate_linear(*operands, pairing=pairing))(*given)
-    theirs = TRANSFORMS[transform](FORMS[pairing])(*given)
+    ours = jax.jit(TRANSFORMS[transform](lambda *operands: rotate_linear(*operands, pairing=pairing)))(*given)
+    theirs = jax.jit(TRANSFORMS[transform](FORMS[pairing]))(*given)
     tolerance = 1e-5 if transform == "grad of tables" or dtype == "float32" else 0.0
     jax.tree.map(
         lambda own, other: np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance), ours, theirs
@@ -102,7 +102,7 @@ def test_positions_of_each_device_turn_what_all_have(pairing, dtype, channels):
             in_specs=(whole, by_token, by_token),
             out_specs=PartitionSpec(None, "data"),
         )
-        return jax.value_and_grad(squares(split))(x[:, :1], cos, sin)
+        return jax.jit(jax.value_and_grad(squares(split)))(x[:, :1], cos, sin)
 
     turned = jax.jit(lambda x, *tables: rotary.rotate_pairs(x, *tables, pairing=pairing))
     for rotate in (lambda *given: rotate_linear(*given, pairing=pairing), turned):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import mostly_slow
 from train.engine.command_line import read_options
 from train.engine.options import facts_of, names_of, option, options, require_rules
 from train.engine.programs import PROGRAMS, config_of
@@ -35,7 +34,8 @@ READ_ONCE = {"vit": {"eval_limit"}, "seq2seq": set(), "lm": set(), "dit": set(),
 """Options that the short run has no occasion to read: those of an evaluation that it does not come to."""
 
 
-@pytest.mark.parametrize("name", mostly_slow(PROGRAMS, {"lm"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_reads_every_option(name, tmp_path, monkeypatch):
     """An option that nothing reads would be recorded as if it had done something."""
     shutil.copytree(STORED, tmp_path / "files", ignore=shutil.ignore_patterns(*PROGRAMS))

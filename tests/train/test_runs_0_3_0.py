@@ -277,7 +277,7 @@ def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(
         assert read(out / "model" / path.name) == read(path)
 
 
-@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm", "dit")))
+@pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm",)))
 def test_a_run_is_evaluated_to_the_same_numbers(program: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep_judge(monkeypatch)
     for path in (runs / program).glob("results*.json"):

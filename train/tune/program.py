@@ -141,7 +141,6 @@ def export(tuned: Tuned, params: Any, console: Console) -> None:
     state = nnx.state(tuned.subject.model(model_params))
     try:
         save_extended(tuned.config, state, scratch, console)
-        interop.load_tokenizer(tuned.config.model).library.save(str(scratch / "tokenizer.json"))
         delete_part(place)
         place.mkdir(exist_ok=True)
         for file in sorted(scratch.iterdir()):

@@ -125,27 +125,27 @@ class Tiles(NamedTuple):
     """Masks of the tiles with some visible pair, and with all pairs visible. N is 1 if all sequences agree.
 
     Attributes:
-        some: whether some pair is visible.
-        whole: whether all pairs are visible.
+        visible: whether some pair is visible.
+        full: whether all pairs are visible.
         near: whether the bias differs from pair to pair; where it does not, all keys are far before the queries, or
             far after them. None = everywhere.
     """
 
-    some: Bool[Array, "N I J"]
-    whole: Bool[Array, "N I J"]
+    visible: Bool[Array, "N I J"]
+    full: Bool[Array, "N I J"]
     near: Bool[Array, "1 I J"] | None = None
 
     def transposed(self) -> "Tiles":
         """Return the masks with axes (J, I) in place of (I, J)."""
-        return Tiles(self.some.mT, self.whole.mT, None if self.near is None else self.near.mT)
+        return Tiles(self.visible.mT, self.full.mT, None if self.near is None else self.near.mT)
 
     def diagonals(self) -> "Tiles":
         """Return the masks with axes (diagonal J - I, from the lowest; I) in place of (I, J)."""
-        rows, columns = self.some.shape[1:]
+        rows, columns = self.visible.shape[1:]
         column = jnp.arange(rows + columns - 1)[:, None] - (rows - 1) + jnp.arange(rows)
         inside = (column >= 0) & (column < columns)
         along = lambda x: x[:, jnp.arange(rows), column.clip(0, columns - 1)] & inside
-        return Tiles(along(self.some), along(self.whole))
+        return Tiles(along(self.visible), along(self.full))
 
 
 def tiles(options: Options, q: TokenRows, k: TokenRows, blocks: tuple[int, int]) -> Tiles | None:
@@ -158,8 +158,8 @@ def tiles(options: Options, q: TokenRows, k: TokenRows, blocks: tuple[int, int])
         return q_blocks[:, :, None], k_blocks[:, None]
 
     fields = cut(q.order, k.order), cut(q.segment_ids, k.segment_ids)
-    some, whole = (all_of(block_masks(options, *fields, whole=whole)) for whole in (False, True))
-    return None if some is None or whole is None else Tiles(some, whole)
+    visible, full = (all_of(block_masks(options, *fields, whole=whole)) for whole in (False, True))
+    return None if visible is None or full is None else Tiles(visible, full)
 
 
 def all_tiles(counts: tuple[int, int]) -> Tiles:
@@ -189,14 +189,14 @@ def spans(tiles: Tiles) -> Int[Array, "N I 6"]:
     The six numbers are (first, full start, near start, near end, full end, end), where ends are exclusive. Between full
     start and full end, blocks are fully visible, and of these the ones from near start to near end are near.
     """
-    some, whole = tiles.some, tiles.whole & tiles.some
-    count = some.shape[-1]
+    visible, full = tiles.visible, tiles.full & tiles.visible
+    count = visible.shape[-1]
     place = jnp.arange(count)
-    first, end = _range(some)
-    first, end = (jnp.where(jnp.any(some, axis=-1), x, 0) for x in (first, end))
-    full_start = jnp.argmax(whole, axis=-1)
-    full_end = jnp.min(jnp.where(whole | (place < full_start[..., None]), count, place), axis=-1)
-    full_start, full_end = (jnp.where(jnp.any(whole, axis=-1), x, first) for x in (full_start, full_end))
+    first, end = _range(visible)
+    first, end = (jnp.where(jnp.any(visible, axis=-1), x, 0) for x in (first, end))
+    full_start = jnp.argmax(full, axis=-1)
+    full_end = jnp.min(jnp.where(full | (place < full_start[..., None]), count, place), axis=-1)
+    full_start, full_end = (jnp.where(jnp.any(full, axis=-1), x, first) for x in (full_start, full_end))
     near_start, near_end = full_start, full_end
     if tiles.near is not None:
         near_start, near_end = (jnp.clip(x, full_start, full_end) for x in _range(tiles.near))

@@ -49,7 +49,7 @@ def exaone4(c: Config) -> TransformerConfig:
     """Read Exaone4Config; `sliding_window_pattern` matters only without `layer_types`."""
     c.defaults(num_key_value_heads=32, sliding_window=4096, sliding_window_pattern=4, max_position_embeddings=2048)
     window, layers = c.count("sliding_window", None), c.count("num_hidden_layers")
-    period = c.count("sliding_window_pattern") if window else 1
+    period = c.count("sliding_window_pattern") if window and c("layer_types", None) is None else 1
     types = layer_types(c, ["sliding_attention" if (n + 1) % period else "full_attention" for n in range(layers)])
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-5))
     layer = LayerConfig(attention(c, qk_norm=norm), mlp(c), norm, order="after")

@@ -1,0 +1,92 @@
+"""Small files beside the weights, without which a saved folder would not do what the one that was loaded does."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pejax.interop.gguf_file import read_header
+from pejax.interop.tokenizer import load_tokenizer
+
+KEPT = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
+    *("vocab.txt", "merges.txt", "spiece.model", "sentencepiece*.model", "tokenizer.model*", "tekken.json"),
+    *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "generation_config.json"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    # those of sentence-transformers; a module such as 2_Dense has weights of its own
+    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json"),
+    *("[0-9]*_*/*.safetensors",),
+)
+"""Patterns of the files that are kept: of tokenizers, of processors, and of modules after the model; no code."""
+
+LARGEST = 256 * 2**20
+"""Largest size in bytes of a file that is kept."""
+
+
+def keep_files(origin: Path, target: Path) -> None:
+    """Copy the small files of a model into a folder that it was saved in; write the tokenizer of a GGUF file into it.
+
+    What cannot be kept is named in a warning: files that are too large, links out of the folder, a tokenizer that is
+    not read, or everything where the origin is gone.
+
+    Args:
+        origin: folder or GGUF file that the model was loaded from.
+        target: folder with the saved model.
+    """
+    if origin.is_file():
+        return _write_tokenizer(origin, target)
+    if not origin.is_dir():
+        return _warn(f"{origin} is gone: the saved folder has no tokenizer and no other file beside the model")
+    for name in _kept_names(origin):
+        if reason := _refusal(origin, origin / name):
+            _warn(f"{origin / name} was not copied into the saved folder: {reason}")
+        else:
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(origin / name, target / name)
+    return None
+
+
+def _kept_names(folder: Path) -> Iterator[Path]:
+    """Yield the paths, within a folder, of the files that are kept."""
+    for pattern in KEPT:
+        yield from (path.relative_to(folder) for path in sorted(folder.glob(pattern)))
+
+
+def _refusal(folder: Path, path: Path) -> str:
+    """Return why a file is not copied, or nothing."""
+    content = path.resolve()
+    # The cache of huggingface_hub has links: from snapshots/REVISION/NAME to blobs/DIGEST.
+    if path.is_symlink() and not content.is_relative_to(folder.resolve().parent.parent / "blobs"):
+        return f"it is a link to {content}"
+    if not content.is_file():
+        return "it is no file"
+    size = content.stat().st_size
+    return f"it has {size / 2**20:.0f} MiB, more than {LARGEST / 2**20:.0f}" if size > LARGEST else ""
+
+
+def _write_tokenizer(file: Path, target: Path) -> None:
+    """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
+    try:
+        tokenizer = load_tokenizer(file)
+    except (ValueError, ImportError) as refused:
+        return _warn(f"the saved folder has no tokenizer: {refused}")
+    tokenizer.library.save(str(target / "tokenizer.json"))
+    settings = _settings(read_header(file).keys)
+    (target / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    return None
+
+
+def _settings(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json for the metadata of a GGUF file."""
+    tokens = keys.get("tokenizer.ggml.tokens", [])
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {token: keys.get(f"tokenizer.ggml.{name}_token_id") for token, name in names.items()}
+    special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
+    template = keys.get("tokenizer.chat_template")
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **special} | ({"chat_template": template} if template else {})
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
