@@ -72,8 +72,8 @@ def read_any_rope(
         return EncodingSpec("rope_axial", _axial(c, layer_type, model, base, fraction), extension)
     options = {"base": base, "pairing": pairing} | _rotated(c, layer_type, kind, fraction) | _sections(p, model)
     if "sections" in options and c("head_dim", c("hidden_size", None)) is not None:
-        pairs = options.get("rotary_dim", _channels(c, layer_type)) // 2
-        if sum(options["sections"]) != c("qk_rope_head_dim", 2 * pairs) // 2:
+        pairs = int(options.get("rotary_dim", _channels(c, layer_type))) // 2
+        if sum(options["sections"]) != c.count("qk_rope_head_dim", 2 * pairs) // 2:
             raise ValueError(f"{p.where}: mrope_section must count {pairs} pairs together, got {options['sections']}")
     return EncodingSpec("rope", options, extension)
 
@@ -141,7 +141,7 @@ def _of_layer(c: Config, layer_type: str | None, model: Mapping[str, Any]) -> Co
     if not nested:
         _check_flat(c, layer_type, bool(old or new), model)
         if layer_type == "sliding_attention" and c(LOCAL, None) is not None:
-            return c.part(LOCAL, {"rope_theta": c(LOCAL)})
+            return c.part(LOCAL, {"rope_theta": c.positive(LOCAL)})
         return c.part("rope_scaling" if old else "rope_parameters", old or new, inert=inert)
     others = {*new} - {*nested} - {"rope_type", "type"}
     if layer_type not in nested or others:
@@ -154,8 +154,8 @@ def _of_layer(c: Config, layer_type: str | None, model: Mapping[str, Any]) -> Co
 
 def _check_flat(c: Config, layer_type: str | None, given: bool, model: Mapping[str, Any]) -> None:
     """Raise ValueError for a layer type where all layers are alike, and for parameters that are missing."""
-    local, types = c(LOCAL, None) is not None, c("layer_types", [])
-    known = LAYER_TYPES if local else () if model else (*LAYER_TYPES, *types)
+    local = c(LOCAL, None) is not None
+    known = LAYER_TYPES if local else () if model else (*LAYER_TYPES, *_layer_types(c))
     if layer_type is not None and layer_type not in known:
         raise ValueError(f"layer_type must be None where all layers have the same rotation, got {layer_type!r}")
     if local and layer_type is None:
@@ -176,6 +176,14 @@ def _flat(c: Config, names: tuple[str, ...], default: float | None) -> float:
     return next(filter(None, [*values, default]))
 
 
+def _layer_types(c: Config) -> list[Any]:
+    """Return the types of the layers, of which older files have none."""
+    names = c("layer_types", [])
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"{c.where}: layer_types must be a list, got {names!r}")
+    return [*names]
+
+
 def _has_positions(c: Config, model: Mapping[str, Any]) -> bool:
     """Return whether layers rotate at all, in models that say so by `position_embedding_type`."""
     kind = c("position_embedding_type", model.get("position_embedding_type", "rope"))
@@ -186,9 +194,10 @@ def _has_positions(c: Config, model: Mapping[str, Any]) -> bool:
 
 def _channels(c: Config, layer_type: str | None) -> int:
     """Return the channels of a head in layers of this type."""
-    names, own = c("layer_types", []), {str(layer): keys for layer, keys in c.object("per_layer_config").items()}
-    layers = [own.get(str(layer), {}) for layer, name in enumerate(names) if name == layer_type]
-    widths = {keys.get("head_dim") for keys in layers} - {None}
+    own = {str(layer): keys for layer, keys in c.object("per_layer_config").items()}
+    layers = [own.get(str(layer), {}) for layer, name in enumerate(_layer_types(c)) if name == layer_type]
+    parts = [Config(keys if isinstance(keys, Mapping) else {"head_dim": keys}, c.where) for keys in layers]
+    widths = {part.count("head_dim") for part in parts if part("head_dim", None) is not None}
     if layer_type == "full_attention" and c("global_head_dim", None) is not None:
         return c.count("global_head_dim")
     if len(widths) > 1:
@@ -209,22 +218,22 @@ def _rotated(c: Config, layer_type: str | None, kind: object, fraction: float) -
     if kind == "proportional":
         return {"layout": "proportional", "rotary_dim": 2 * int(fraction * channels // 2)}
     rotated = int(channels * fraction)
-    return {} if rotated in (channels, c("qk_rope_head_dim", None)) else {"rotary_dim": rotated}
+    return {} if rotated in (channels, c.count("qk_rope_head_dim", None)) else {"rotary_dim": rotated}
 
 
 def _sections(p: Config, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a head whose pairs turn with several axes, as time, height and width."""
     counts = p("mrope_section", p("xdrope_section", model.get("mrope_section")))
-    flag = p("mrope_interleaved", p("interleaved", None))
+    flags = [p.flag(name) for name in ("mrope_interleaved", "interleaved") if p(name, None) is not None]
     if counts is None:
         return {}
     own = model.get("mrope_section", counts)
     whole = isinstance(counts, list | tuple) and all(isinstance(count, int) and count >= 0 for count in counts)
     if not whole or len(counts) != len(own):
         raise ValueError(f"{p.where}: mrope_section must be the number of pairs of each axis, got {counts!r}")
-    order = model.get("section_order", ORDERS.get(bool(flag)))
-    if flag is not None and model and ORDERS.get(flag) != order:
-        raise ValueError(f"{p.where}: mrope_interleaved must be {order == 'interleaved'} in this model, got {flag!r}")
+    order = model.get("section_order", ORDERS[any(flags)])
+    if flags and model and ORDERS[flags[0]] != order:
+        raise ValueError(f"{p.where}: mrope_interleaved must be {order == 'interleaved'} in this model, got {flags[0]}")
     axes = model.get("section_axes", range(len(counts)))
     sections = tuple(count for _, count in sorted(zip(axes, counts, strict=True)))
     return {"sections": sections} | ({} if order == "chunked" else {"section_order": order})

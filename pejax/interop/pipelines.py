@@ -86,7 +86,7 @@ def read_preset(c: Config) -> EncodingSpec:
         ValueError: a class without a preset, or a value with which its rotation is another one.
     """
     name = c("_class_name")
-    if name not in PIPELINES:
+    if not isinstance(name, str) or name not in PIPELINES:
         hint = did_you_mean(str(name), PIPELINES) or "."
         raise ValueError(f"unknown _class_name {name!r}{hint} Known: {', '.join(PIPELINES)}")
     pipeline = PIPELINES[name]

@@ -60,6 +60,8 @@ def rope_from_config(
     """
     given = {"pairing": pairing, "base": base, "rotated_fraction": rotated_fraction}
     c, model_type = Config(config), config.get("model_type")
+    if model_type is not None and not isinstance(model_type, str):
+        raise ValueError(f"model_type must be a string, got {model_type!r}")
     if "_class_name" in config:
         _refuse(given, "_class_name", config["_class_name"])
         spec = read_preset(c)

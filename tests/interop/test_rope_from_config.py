@@ -269,3 +269,26 @@ def test_a_layer_type_must_name_one_rotary_encoding(model_type, layer_type, foun
         ValueError, match="layer_type must be None or one of full_attention, sliding_attention, got 'x'"
     ):
         rope_from_config(CONFIGS[model_type], "x")
+
+
+HOSTILE = (None, -1, 0, 2.5, "x", [], {}, True, float("nan"), [1], [1, 2, 3], {"a": 1}, 10**400, [None])
+KEYS = ("layer_types", "per_layer_config", "rope_parameters", "rope_scaling", "qk_rope_head_dim", "rotary_dim",
+        "partial_rotary_factor", "position_embedding_type", "rope_local_base_freq", "hidden_size")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TYPES)
+def test_any_value_of_any_key_is_read_or_refused_in_one_line(name):
+    keys, layer_type, _ = TYPES[name]
+    rope = keys.get("rope_parameters", {})
+    changed = [{**keys, key: value} for key in {*keys, *KEYS} for value in HOSTILE]
+    changed += [{**keys, "rope_parameters": {**rope, key: value}} for key in rope for value in HOSTILE]
+    answers = []
+    for config in changed:
+        try:
+            spec = rope_from_config(config, layer_type)
+            assert parse(str(spec)) == spec
+        except ValueError as refusal:
+            answers.append(str(refusal))
+    assert answers
+    assert not [answer for answer in answers if "\n" in answer]
