@@ -231,8 +231,8 @@ def _sections(p: Config, model: Mapping[str, Any]) -> dict[str, Any]:
     whole = isinstance(counts, list | tuple) and all(isinstance(count, int) and count >= 0 for count in counts)
     if not whole or len(counts) != len(own):
         raise ValueError(f"{p.where}: mrope_section must be the number of pairs of each axis, got {counts!r}")
-    order = model.get("section_order", ORDERS[any(flags)])
-    if flags and model and ORDERS[flags[0]] != order:
+    order = model.get("section_order", ORDERS["mrope_section" not in model and any(flags)])
+    if flags and ORDERS[flags[0]] != order:
         raise ValueError(f"{p.where}: mrope_interleaved must be {order == 'interleaved'} in this model, got {flags[0]}")
     axes = model.get("section_axes", range(len(counts)))
     sections = tuple(count for _, count in sorted(zip(axes, counts, strict=True)))
@@ -261,8 +261,8 @@ def _extension(c: Config, p: Config, kind: str) -> Extension | None:
         scaling = read_extension(c, p, c.count("max_position_embeddings"))
     else:
         p.count(LENGTH, 1)
-        factor = {"linear": lambda: p.number("factor"), "proportional": lambda: p.number("factor", 1.0)}.get(kind)
-        scaling = None if factor is None or factor() == 1 else EXTENSIONS["linear"](factor=factor())
+        scaled = kind == "linear" or (kind == "proportional" and p("factor", 1.0) != 1)
+        scaling = EXTENSIONS["linear"](factor=p.number("factor")) if scaled else None
     beta = p.number("llama_4_scaling_beta", None)
     if not beta:
         return scaling

@@ -169,6 +169,7 @@ def test_a_model_type_says_what_the_file_does_not(name):
         ({"model_type": "ministral3", "rope_theta": 5.0}, {}, "must have the key rope_parameters, got none"),
         ({"model_type": "afmoe", "rope_theta": 5.0}, {"layer_type": "full_attention"}, "must be None where all layers"),
         ({"model_type": "qwen3_vl_text", "rope_parameters": {"mrope_interleaved": False}}, {}, "must be True in this"),
+        ({"model_type": "qwen2_vl_text", "rope_parameters": {"mrope_interleaved": True}}, {}, "must be False in this"),
     ],
 )  # fmt: skip
 def test_a_pairing_is_never_guessed(keys, options, message):
