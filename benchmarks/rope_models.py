@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rope_code import Case, Rotation, default_configurations, difference, layer_types
+from benchmarks.rope_code import Case, Rotation, default_configurations, difference, layer_types, source
 from pejax.encodings import PRESETS
 from pejax.interop.any_rope import read_any_rope
 from pejax.interop.architectures import ARCHITECTURES
@@ -51,6 +51,7 @@ mrope_section, section_order: number of pairs that turn with each axis, where th
 section_axes: the axes of the numbers, where they are not in the order of the axes.
 axial: options of `rope_axial` in place of a pairing; its axes are 2 where they are not named.
 keys: values of keys that a file may leave out; a base that is None must be in `rope_parameters`, no base is 10,000.
+part: whether `partial_rotary_factor` is read; by extensions, it is always.
 reads: keys that other models leave unread.
 position_embedding_type: its value where a file does not say.
 """
@@ -164,7 +165,8 @@ def entry_of(config: Any, keys: dict[str, Any]) -> dict[str, Any]:
         theirs = Rotation(config, layer_type)
         if theirs.learned:
             raise ValueError(f"{name} learns {', '.join(theirs.learned)}")
-        fitting = [entry for entry in entries(theirs) if fit(keys, theirs, entry) < 1]
+        part = {"part": True} if "partial_rotary_factor" in source(type(theirs.rotary)) else {}
+        fitting = [entry | part for entry in entries(theirs) if fit(keys, theirs, entry | part) < 1]
         if len(fitting) != 1:
             raise ValueError(f"{name} {layer_type} must fit one entry, got {fitting}")
         found += fitting

@@ -14,6 +14,9 @@ from pejax.interop.rope_models import MODELS, UNREADABLE
 KINDS = (*TYPES, "mrope", "proportional", "axial")
 """The types of scaling that are read here."""
 
+WHOLE = ("default", "mrope", "axial")
+"""Types of scaling whose code may ignore `partial_rotary_factor`."""
+
 BASES = ("rope_theta", "rotary_emb_base")
 FRACTIONS = (PART, "rotary_pct")
 """Keys of older files, beside `rope_scaling`."""
@@ -61,6 +64,9 @@ def read_any_rope(
     reads = model.get("reads", () if model else ("rotary_dim",))
     if PART not in p.keys and "rotary_dim" in reads and c("rotary_dim", None) is not None:
         fraction = c.count("rotary_dim") / _channels(c, layer_type)
+    if model and fraction != 1 and kind in WHOLE and not model.get("part"):
+        rule = f"{PART} must be 1.0 for model_type {c.keys.get('model_type')!r}, whose code does not read it"
+        raise ValueError(f"{p.where}: {rule}, got {fraction}")
     extension = _extension(c, p, kind)
     if kind == "axial" or "axial" in model:
         return EncodingSpec("rope_axial", _axial(c, layer_type, model, base, fraction), extension)
@@ -107,6 +113,9 @@ def _pairing(c: Config, model: Mapping[str, Any], given: Mapping[str, Any]) -> s
     name, pairing = c.keys.get("model_type"), given["pairing"]
     if pairing is not None:
         check_choice("pairing", pairing, PAIRINGS)
+    for argument in ("base", "rotated_fraction"):
+        if given[argument] is not None and not given[argument] > 0:
+            raise ValueError(f"{argument} must be a number above 0, got {given[argument]}")
     if not model:
         if pairing is not None:
             return pairing
@@ -127,7 +136,7 @@ def _pairing(c: Config, model: Mapping[str, Any], given: Mapping[str, Any]) -> s
 def _of_layer(c: Config, layer_type: str | None, model: Mapping[str, Any]) -> Config | None:
     """Return the keys of this layer's rotation, without flat keys. None = the layer has no positions."""
     old, new = rope_objects(c)
-    inert = ("max_position_embeddings", "rope_interleaved")
+    inert = "max_position_embeddings"
     nested = {key: value for key, value in new.items() if isinstance(value, Mapping) or key in LAYER_TYPES}
     if not nested:
         _check_flat(c, layer_type, bool(old or new), model)
@@ -177,8 +186,7 @@ def _has_positions(c: Config, model: Mapping[str, Any]) -> bool:
 
 def _channels(c: Config, layer_type: str | None) -> int:
     """Return the channels of a head in layers of this type."""
-    names, own = c("layer_types", []), c("per_layer_config", {})
-    own = {str(layer): keys for layer, keys in own.items()}
+    names, own = c("layer_types", []), {str(layer): keys for layer, keys in c.object("per_layer_config").items()}
     layers = [own.get(str(layer), {}) for layer, name in enumerate(names) if name == layer_type]
     widths = {keys.get("head_dim") for keys in layers} - {None}
     if layer_type == "full_attention" and c("global_head_dim", None) is not None:
@@ -210,8 +218,10 @@ def _sections(p: Config, model: Mapping[str, Any]) -> dict[str, Any]:
     flag = p("mrope_interleaved", p("interleaved", None))
     if counts is None:
         return {}
-    if not isinstance(counts, list | tuple) or not all(isinstance(n, int) and n >= 0 for n in counts):
-        raise ValueError(f"{p.where}: mrope_section must be a list of numbers of pairs, got {counts!r}")
+    own = model.get("mrope_section", counts)
+    whole = isinstance(counts, list | tuple) and all(isinstance(count, int) and count >= 0 for count in counts)
+    if not whole or len(counts) != len(own):
+        raise ValueError(f"{p.where}: mrope_section must be the number of pairs of each axis, got {counts!r}")
     order = model.get("section_order", ORDERS.get(bool(flag)))
     if flag is not None and model and ORDERS.get(flag) != order:
         raise ValueError(f"{p.where}: mrope_interleaved must be {order == 'interleaved'} in this model, got {flag!r}")

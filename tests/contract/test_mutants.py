@@ -296,6 +296,7 @@ STEPS = [
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
 OWN = [test_own_extensions.test_what_does_not_vary_is_computed_once_also_inside_of_a_trace]
+OFFSET = [test_temperature.test_without_an_offset_the_first_step_is_at_the_position_of_its_length]
 LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
@@ -704,6 +705,12 @@ MUTANTS = {
     ),
     "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
     "own: a length where nothing varies": (own.extend_by_function, "if not varies:", "if varies:", OWN),
+    "llama4: tokens are counted whatever the offset": (
+        temperature.llama4_temperature,
+        "_counted(positions) + float(offset)",
+        "_counted(positions) + 1.0",
+        OFFSET,
+    ),
     "log_n on a grid: the longest side": (temperature._scale_by_grid, "jnp.sum(jnp.log", "jnp.max(jnp.log", LOG_N),
     "log_n on a grid: smaller grids, too": (temperature._scale_by_grid, "jnp.maximum(ratio, 1.0)", "ratio", LOG_N),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),

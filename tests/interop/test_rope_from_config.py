@@ -104,8 +104,9 @@ TYPES = {
     "neighbors": ({"model_type": "helium"}, None, "rope(base=100000.0, pairing='interleaved')"),
     "by the file's flag": ({"model_type": "deepseek_v3", "rope_theta": 3.0, "rope_interleave": False}, None,
                            "rope(base=3.0, pairing='half')"),
-    "a latent part": ({"model_type": "deepseek_v3", "rope_theta": 3.0, "head_dim": 32, "qk_rope_head_dim": 16,
-                       "partial_rotary_factor": 0.5}, None, "rope(base=3.0, pairing='interleaved')"),
+    "a latent part": ({"model_type": "dots3_note_text", "head_dim": 32, "qk_rope_head_dim": 16, "rope_parameters": {
+        "sliding_attention": {"rope_theta": 3.0, "partial_rotary_factor": 0.5}}}, "sliding_attention",
+                      "rope(base=3.0, pairing='interleaved')"),
     "the type's own part": ({"model_type": "qwen3_next", **HEADS}, None,
                             "rope(base=10000.0, pairing='half', rotary_dim=64)"),
     "a number of channels": ({"model_type": "minimax_m2", **HEADS, "rotary_dim": 8, "head_dim": 16}, None,
@@ -156,10 +157,13 @@ def test_a_model_type_says_what_the_file_does_not(name):
     [
         ({}, {}, "pairing must be given without a model_type: 'half' (channel i turns with D/2 + i) or 'interleaved'"),
         ({"model_type": "my_own"}, {}, "pairing must be given for model_type 'my_own', which is not known"),
+        ({}, {"pairing": "half", "rotated_fraction": 0.0}, "rotated_fraction must be a number above 0, got 0.0"),
+        ({"model_type": "ernie4_5_vl_moe_text", "rope_parameters": {"mrope_section": [3]}}, {}, "pairs of each axis"),
         ({"model_type": "my_own"}, {"pairing": "halves"}, "pairing must be one of interleaved, half, got 'halves'"),
         ({"model_type": "helium"}, {"pairing": "half"}, "that of model_type 'helium', 'interleaved', got 'half'"),
         ({"model_type": "helium"}, {"base": 5.0}, "base must be None for model_type 'helium', which is known, got 5.0"),
         ({"model_type": "llama"}, {"pairing": "half"}, "pairing must be None for model_type 'llama', which has"),
+        ({"model_type": "afmoe", "partial_rotary_factor": 0.5}, {}, "must be 1.0 for model_type 'afmoe', whose"),
         ({"model_type": "nanochat"}, {}, "model_type 'nanochat' is not supported: it turns the other way"),
         ({"model_type": "qwen2_vl", "text_config": {"rope_theta": 1.0}}, {}, "config['text_config'] has, pass that"),
         ({"model_type": "ministral3", "rope_theta": 5.0}, {}, "must have the key rope_parameters, got none"),
@@ -176,6 +180,13 @@ def test_an_unknown_type_is_read_with_its_pairing():
     config = {"model_type": "my_own", "rope_theta": 500.0, "head_dim": 16, "partial_rotary_factor": 0.5}
     expected = "rope(base=500.0, pairing='interleaved', rotary_dim=8)"
     assert str(rope_from_config(config, pairing="interleaved")) == expected
+
+
+def test_layers_without_parameters_have_no_positions_in_a_loaded_model_either():
+    nested = {"full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    flat = {key: value for key, value in CONFIGS["gemma3_text"].items() if not key.startswith("rope")}
+    layers = source_from_config({**flat, "rope_parameters": nested}).config.layers
+    assert [layer.attention.pe.name for layer in layers] == ["rope", "rope", "none"]
 
 
 def test_the_table_has_no_type_that_is_loaded():
