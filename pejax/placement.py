@@ -4,11 +4,16 @@
 
     tokens = pejax.positions_of([text(12), image(4, 6), text(5)], rule="qwen2_vl")
 
+`order_of` makes the order of causal masks in which blocks of tokens see each other:
+
+    tokens = pejax.TokenPositions(jnp.arange(52), order=order_of([mutual(12), causal(40)]))
+
 A rule with options is a value, `qwen2_5_vl(tokens_per_second=4)`; your own is a `Rule`, made of `grid` and its like.
 """
 
 from pejax._placement.grids import centered, counted, equal, fitted, grid, middles
 from pejax._placement.language import qwen2_5_vl, qwen2_vl, qwen3_vl, spatial_reset
+from pejax._placement.order import Run, blocks, causal, mutual, order_of
 from pejax._placement.parts import Part, image, sound, text, unplaced, video
 from pejax._placement.pictures import (
     cogview4,
@@ -44,6 +49,9 @@ __all__ = [
     "RULES",
     "Part",
     "Rule",
+    "Run",
+    "blocks",
+    "causal",
     "centered",
     "cogvideox",
     "cogview4",
@@ -71,6 +79,8 @@ __all__ = [
     "middles",
     "minimax_h3",
     "minimax_m3_vision",
+    "mutual",
+    "order_of",
     "ovis_image",
     "patches",
     "qwen2_5_vl",

@@ -1,14 +1,11 @@
 """An encoding inside third-party attention layers: a drop-in replacement for `dot_product_attention` of Flax."""
 
-import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from pejax._attention.api import weights_of
@@ -17,9 +14,17 @@ from pejax._attention.by_example import rotate_by_example, rotates_alone
 from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import Hooks
 from pejax._attention.core.operands import check_positions_given, check_sharding, prepare
-from pejax._attention.core.options import LEARNED_SCALE, Window, check_options
+from pejax._attention.core.options import LEARNED_SCALE, Options, Window, check_options
 from pejax._attention.core.order import follow_arrays
 from pejax._attention.encoded import check_extent, is_one_extent, position_axes, rotate_and_attend
+from pejax._attention.flax_inputs import (
+    ADDITIVE_MASK,
+    MASK_IN_BIAS,
+    float_type,
+    read_mask,
+    read_precision,
+    sides_of_input,
+)
 from pejax._calls.arguments import checked
 from pejax._calls.kinds import shown
 from pejax._record.encoding import (
@@ -34,12 +39,6 @@ from pejax._record.encoding import (
     scale_of,
 )
 from pejax._tokens.positions import Positions, TokenPositions, as_token_positions
-
-ADDITIVE_MASK = "an additive mask goes into bias"
-"""What to do with a mask of logits."""
-
-MASK_IN_BIAS = "where a key is seen or not goes into mask"
-"""What to do with a bias that is none: its numbers would be added."""
 
 
 @functools.partial(checked, scale=LEARNED_SCALE)
@@ -64,7 +63,7 @@ def attention_fn(
     differentiated; in a Linen module, draw them by
     `self.param("position", lambda key: pejax.init_params(encoding, key))`. In Flax NNX, a module holds the parameters
     instead (`pejax.models.attention_module`). To decode with a cache, call `attention_fn` with the positions of each
-    step.
+    step, or hand them on by `nnx.MultiHeadAttention(...)(x, input_positions=)`; Linen hands none on.
 
     Args:
         encoding: the record.
@@ -85,7 +84,9 @@ def attention_fn(
     Returns:
         `f(query (*B, T, H, D), key (*B, S, K, D), value (*B, S, K, D), bias=None, mask=None, ...)`. `bias`, floats, is
         added to the logits, and keys where `mask` is False or 0 are masked as well; both broadcast to `(*B, H, T, S)`.
-        An additive mask (0 = seen) is refused: pass it as `bias`.
+        An additive mask (0 = seen) is refused: pass it as `bias`. `input_positions` are those of the queries and,
+        without `k_positions`, of the keys; in a step of cached decoding, that of the token, which counts those before
+        it, or those of all slots of the cache, of which `mask` shows the filled ones.
 
     Raises:
         ValueError: an encoding that embeds while `embedded` is False, that depends on the length or grid while `extent`
@@ -107,45 +108,6 @@ def attention_fn(
         encoding, {} if params is None else params, positions, k_positions, extent,
         causality(encoding, causal), window, scale_of(encoding, scale), soft_cap, implementation,
     )  # fmt: skip
-
-
-def read_mask(mask: Array, value: Array) -> tuple[Array, Array]:
-    """Return a mask of numbers as Flax makes them, 1 = seen and 0 = masked, as booleans, and the values.
-
-    A mask of other numbers, such as an additive one (0 = seen), would be read the wrong way round. It is refused; if
-    its numbers are not known, under `jax.jit`, the values become NaN, and so do the outputs.
-
-    Raises:
-        ValueError: a known mask with other numbers, or one of numbers that masks everything.
-    """
-    if mask.dtype == jnp.bool_:
-        return mask, value
-    is_valid = jnp.all((mask == 0) | (mask == 1))
-    if isinstance(is_valid, Tracer):
-        return (mask == 1) | ~is_valid, jnp.where(is_valid, value, jnp.nan)
-    if not is_valid or (mask.size and not jnp.any(mask)):
-        rule = f"mask must be True or 1 where a key is seen, else False or 0 ({ADDITIVE_MASK})"
-        raise ValueError(f"{rule}, got numbers from {jnp.min(mask)} to {jnp.max(mask)}")
-    return mask == 1, value
-
-
-def _float_type(dtype: Any) -> jnp.dtype:
-    with contextlib.suppress(TypeError):
-        if jnp.issubdtype(dtype, jnp.floating):
-            return jnp.dtype(dtype)
-    raise TypeError(f"dtype must be a type of floats or None, got {shown(dtype)}")
-
-
-def _read_precision(precision: Any) -> Any:
-    """Return a precision that `jax.numpy.matmul` takes, and that can be an option of a compiled function."""
-    precision = tuple(precision) if isinstance(precision, list) else precision
-    square = jax.ShapeDtypeStruct((1, 1), jnp.float32)
-    try:
-        if precision is not None:
-            jax.eval_shape(functools.partial(jnp.matmul, precision=precision), square, square)
-    except (TypeError, ValueError):
-        raise TypeError(f"precision must be a precision of jax.lax or None, got {shown(precision)}") from None
-    return precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +145,7 @@ class AttentionFunction:
         einsum_dot_general: Callable[..., Array] | None = None,
         qk_attn_weights_einsum: Callable[..., Array] | None = None,
         attn_weights_value_einsum: Callable[..., Array] | None = None,
+        input_positions: Positions | None = None,
     ) -> Float[Array, "*B T H D"]:
         """Return the output; the arguments are Flax's."""
         del force_fp32_for_softmax  # it always is
@@ -193,14 +156,13 @@ class AttentionFunction:
         ):
             if product is not None:
                 raise ValueError(f"{name} must be None: the products are this library's own, got {product!r}")
-        dtype = jnp.result_type(query, key, value) if dtype is None else _float_type(dtype)
-        precision = _read_precision(precision)
+        dtype = jnp.result_type(query, key, value) if dtype is None else float_type(dtype)
+        precision = read_precision(precision)
         if module is not None and not hasattr(module, "sow"):
             raise TypeError(f"module must be a module of Flax or None, got {shown(module)}")
         query, key, value = (x.astype(dtype) for x in (query, key, value))
         check_dims(self.encoding, query)
         check_sharding(query=query, key=key, value=value)
-        check_positions_given(query, key, self.positions, self.k_positions)
         if mask is not None:
             mask, value = read_mask(mask, value)
         dropping = not deterministic and dropout_rate > 0
@@ -212,8 +174,8 @@ class AttentionFunction:
         options = check_options(query, causal=causal, window=window, scale=self.scale, soft_cap=self.soft_cap)
         options = options._replace(dropout_rate=rate, precision=precision)
 
-        positions = self.positions
-        if positions is not None and self.k_positions is None:
+        positions, k_positions, value = self._sides(input_positions, (query, key, value), mask, options)
+        if positions is not None and k_positions is None:
             positions = follow_arrays(positions, query.shape[:-2], causal=causal, spans=options.uses_distance)
 
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:
@@ -226,7 +188,7 @@ class AttentionFunction:
 
         positions = jnp.arange(query.shape[-3]) if positions is None else positions
         tokens = as_token_positions(positions, query.shape[:-2])
-        k_tokens = tokens if self.k_positions is None else as_token_positions(self.k_positions, key.shape[:-2])
+        k_tokens = tokens if k_positions is None else as_token_positions(k_positions, key.shape[:-2])
         extent = key.shape[-3] if self.extent is None else self.extent
         operands = query, key, value, tokens, k_tokens
         axes = position_axes(self.encoding, None, query, tokens)
@@ -237,3 +199,21 @@ class AttentionFunction:
             rule = "extent must be one length, or lengths (B,) of an encoding that does nothing but rotate"
             raise ValueError(f"{rule} (attend takes any), got shape {extents.shape} for {named(self.encoding)}")
         return rotate_by_example(self.encoding, self.params, False, attend, extents, *operands)
+
+    def _sides(
+        self, given: Positions | None, arrays: tuple[Array, Array, Array], mask: Array | None, options: Options
+    ) -> tuple[Positions | None, Positions | None, Array]:
+        """Return the positions of queries and keys, None where they are 0 ... T-1 or the same, and the values."""
+        query, key, value = arrays
+        positions, k_positions = self.positions, self.k_positions
+        if given is not None and positions is not None:
+            raise ValueError("input_positions must be None where attention_fn was given positions, got both")
+        if given is not None and k_positions is None:
+            axes = position_axes(self.encoding, None, query, given)
+            options_of = {"causal": options.causal, "spans": options.uses_distance}
+            positions, k_positions, value = sides_of_input(given, arrays, mask, axes=axes, **options_of)
+        elif given is not None:
+            positions = given
+        check_extent(self.encoding, self.extent, given)
+        check_positions_given(query, key, positions, k_positions)
+        return positions, k_positions, value

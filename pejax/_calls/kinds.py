@@ -38,6 +38,7 @@ MADE = {
     "Hooks": "what attention_hooks returns",
     "Part": "parts such as text(12) and image(4, 6) of pejax.placement",
     "Patches": "what pejax.patchify returns",
+    "Run": "runs such as mutual(12) and causal(40) of pejax.placement",
     "Rule": "a rule such as pejax.placement.flux()",
 }
 """How to get a value of a class, by its name."""

@@ -206,7 +206,7 @@ def rope_apply(
         frequencies: `(F,)`, `(A, F)`, or `(K, A, F)` per key head, each serving H/K consecutive heads of x; radians per
             token or patch. F ≤ D/2; channels from 2F on are unchanged. None = RoFormer's `10000^(-2i/D)`, on one axis.
             Those in float64 are rounded to float32, and the angles are exact for the rounded numbers: compared with
-            float64 frequencies an angle has a relative error of up to 2^-25, which is 2e-3 rad at position 100,000.
+            float64 frequencies, an angle is off by up to 2^-25 times the position, 3e-3 rad at 100,000.
             Those in 16 bits are refused.
         pairing: "interleaved" (channels 2i, 2i+1) or "half" (channels i, F+i).
         attention_factor: factor of cos and sin: one number, `(F,)`, or `(K, F)` with frequencies per key head.

@@ -7,8 +7,10 @@ import numpy as np
 
 from pejax._calls.arguments import checked
 from pejax._calls.names import unknown_name
+from pejax._ops.checks import check_choice
 from pejax._placement import language, pictures, videos, vision
-from pejax._placement.parts import Part
+from pejax._placement.order import Run, order_of
+from pejax._placement.parts import KINDS, Part
 from pejax._placement.rule import Rule, check_parts, held, placed
 from pejax._tokens.positions import TokenPositions
 
@@ -68,7 +70,9 @@ RULES: dict[str, Callable[..., Rule]] = {
 
 
 @checked
-def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | None = None) -> TokenPositions:
+def positions_of(
+    *sequences: Sequence[Part], rule: str | Rule, length: int | None = None, mutual: tuple[str, ...] = ()
+) -> TokenPositions:
     """Return the positions of tokens that are described by parts: texts, images, videos, sounds, tokens without one.
 
     Several sequences are packed into one row: each has its own positions and segment, and none attends to another.
@@ -80,15 +84,17 @@ def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | Non
         rule: a name in `pejax.placement.RULES`, or a rule: one of theirs with options, or your own.
         length: T, number of tokens of the row; those after the sequences are padding, in segment 0. None = as many as
             described.
+        mutual: kinds of parts whose tokens all see each other where attention is causal: ("image",) in Gemma 3.
 
     Returns:
         Positions `(T, A)`, or `(T,)` for a rule with one axis: int32, or float32 where the rule has fractions (float64
-        with `jax_enable_x64`). `order` counts the tokens. `has_position` is there if some tokens have no position,
+        with `jax_enable_x64`). `order` counts the tokens; those of a mutual part have the number of its first one
+        (`pejax.placement.order_of`). `has_position` is there if some tokens have no position,
         `segment_ids` for several sequences or with a length.
 
     Raises:
         ValueError: no parts, an unknown rule, parts that the rule does not take, a length below the number of tokens,
-            or positions that int32 or float32 cannot hold.
+            an unknown kind of mutual parts, or positions that int32 or float32 cannot hold.
 
     Examples:
         >>> from pejax.placement import image, text
@@ -99,6 +105,8 @@ def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | Non
     rule = _rule(rule)
     for parts in sequences or [()]:
         _check_sequence(rule, parts)
+    for kind in mutual:
+        check_choice("mutual", kind, KINDS)
     counts = [sum(part.tokens for part in parts) for parts in sequences]
     described = sum(counts)
     if length is not None and length < described:
@@ -112,10 +120,12 @@ def positions_of(*sequences: Sequence[Part], rule: str | Rule, length: int | Non
         [np.full(part.tokens, array is not None) for part, array in pairs] + [np.zeros(padding, bool)]
     )
     positions = held(rule, np.concatenate(arrays))
+    runs = [Run(part.tokens, part.tokens if part.kind in mutual else 1) for parts in sequences for part in parts]
+    runs += [Run(padding, 1)] if padding else []
     segments = np.repeat([*range(1, len(sequences) + 1), 0], [*counts, padding])
     return TokenPositions(
         jnp.asarray(positions if len(rule.axes) > 1 else positions[:, 0]),
-        jnp.arange(described + padding, dtype=jnp.int32),
+        order_of(runs),
         None if coordinates.all() else jnp.asarray(coordinates),
         None if length is None and len(sequences) == 1 else jnp.asarray(segments, jnp.int32),
     )

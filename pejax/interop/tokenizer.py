@@ -13,6 +13,7 @@ from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
 from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
+from pejax.interop.tokenizer_settings import add_tokens, with_settings
 from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4
@@ -145,7 +146,10 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         return _from_gguf(file, read_header(file).keys)
     if where.is_dir() and not os.path.lexists(json_file):
         raise ValueError(f"{where} must hold tokenizer.json, got {other_tokenizer(where)}")
-    tokenizer = _made(read_json(json_file), str(json_file))
+    settings_file = json_file.parent / "tokenizer_config.json"
+    settings = read_json(settings_file) if settings_file.exists() else {}
+    tokenizer = _made(with_settings(read_json(json_file), settings, str(json_file)), str(json_file))
+    add_tokens(tokenizer, settings, str(settings_file))
     bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
     return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)))
 

@@ -1,6 +1,8 @@
 """An encoding as a module for `flax.nnx.MultiHeadAttention(attention_fn=...)`, trained with the model."""
 
 import contextlib
+import functools
+import inspect
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Num
 
 from pejax._attention.by_example import rotates_alone
-from pejax._attention.flax_api import attention_fn
+from pejax._attention.flax_api import AttentionFunction, attention_fn
+from pejax._attention.flax_inputs import ADDITIVE_MASK, read_mask, sides_of_input
 from pejax._calls.arguments import checked
 from pejax._calls.kinds import shown
 from pejax._record.dims import Dims
@@ -121,15 +124,19 @@ class PositionalAttention(nnx.Module):
             kept = "a function of jax.jit or nnx.cached_partial keeps the positions of its first trace"
             raise RuntimeError(f"{rule}, got a block in which nothing has read them ({kept})")
 
+    @functools.partial(checked, mask=ADDITIVE_MASK)
     def __call__(
         self,
         query: Float[Array, "*B T H D"],
         key: Float[Array, "*B S K D"],
         value: Float[Array, "*B S K D"],
+        bias: Any = None,
+        mask: Array | None = None,
         *args: Any,
+        input_positions: Positions | None = None,
         **options: Any,
     ) -> Float[Array, "*B T H D"]:
-        """Return the output of attention; arguments as in `flax.nnx.dot_product_attention`.
+        """Return the output of attention; arguments as in `flax.nnx.dot_product_attention`, and `input_positions`.
 
         Raises:
             ValueError: other heads than in `dims`, or positions or an extent that were not given and have no default.
@@ -139,27 +146,43 @@ class PositionalAttention(nnx.Module):
             expected = f"heads={dims.heads}, kv_heads={dims.kv_heads}, head_dim={dims.head_dim}"
             raise ValueError(f"query and key must have {expected} as in dims, got {query.shape} and {key.shape}")
         queries, keys = query.shape[-3], key.shape[-3]
-        bound = self._bound or _Bound(self._default_positions(queries, keys), None, None, None)
+        bound, causal = self._bound, dims.causal or self.encoding.causal
+        if input_positions is not None and bound is not None:
+            raise ValueError("input_positions must be None in a block of at(), got both")
+        if input_positions is not None:
+            mask, value = (None, value) if mask is None else read_mask(mask, value)
+            follow = {"causal": causal or options.get("is_causal", False), "spans": False}
+            *sides, value = sides_of_input(input_positions, (query, key, value), mask, axes=dims.axes, **follow)
+            bound = _Bound(*sides, None, None)
+        placed = bound is not None
+        bound = bound or _Bound(self._default_positions(queries, keys), None, None, None)
         (q_tokens, k_tokens, extent, step), bound.is_read = bound.arguments, True
         params = self._params() | ({} if step is None else {STEP: step})
+        if extent is None:
+            extent = self._default_extent(queries, keys, q_tokens, k_tokens, params, placed=placed)
         attend = attention_fn(
             self.encoding,
             params,
             positions=q_tokens,
             k_positions=k_tokens,
-            extent=self._default_extent(queries, keys, q_tokens, k_tokens, params) if extent is None else extent,
+            extent=extent,
             embedded=self.embedded,
-            causal=dims.causal or self.encoding.causal,
+            causal=causal,
             scale=dims.scale,
         )
-        return attend(query, key, value, *args, **options)
+        return attend(query, key, value, bias, mask, *args, **options)
+
+    # Linen hands on the arguments that this signature names, and no others.
+    __call__.__signature__ = inspect.signature(AttentionFunction.__call__)
 
     def _params(self) -> Params:
         """Return the merged parameters of the encoding, before `adapt`."""
         parts = nnx.as_pure(self.position)
         return merge_params(parts["shared"], parts["layer"])
 
-    def _default_extent(self, queries: int, keys: int, q_tokens: Any, k_tokens: Any, params: Params) -> Extent | None:
+    def _default_extent(
+        self, queries: int, keys: int, q_tokens: Any, k_tokens: Any, params: Params, *, placed: bool
+    ) -> Extent | None:
         """Return the default extent: the trained grid, the length of each row, or in a step its position + 1."""
         if self.dims.axes > 1:
             return self.dims.extent
@@ -168,7 +191,7 @@ class PositionalAttention(nnx.Module):
         # The last token of a row stands for the text that ends in it.
         if continues and (queries == 1 or tokens.segment_ids is None):
             tokens = TokenPositions(tokens.positions, segment_ids=jnp.ones_like(tokens.positions, jnp.int32))
-        elif self._bound is not None:
+        elif placed:
             tokens = with_segments(tokens)
         extent = own_extents(tokens, keys, (self.encoding,), lambda _: params)
         if np.shape(extent) == (1,):
@@ -210,7 +233,8 @@ def attention_module(
 
     In a Linen module, use `pejax.attention_fn` with parameters of `self.param`: Linen does not see the parameters of a
     module of NNX, and would not train them. Masks, dropout and `is_causal` work as in Flax; `dims.causal` adds the
-    causal mask to every call.
+    causal mask to every call. `layer(x, input_positions=)` is another way to say what `at` says, in a step of cached
+    decoding, too: `layer(x, decode=True, input_positions=jnp.asarray([i]))`.
 
     Args:
         encoding: the record.

@@ -30,7 +30,7 @@ DOOR = re.compile(r"(^|_)(positions|relative|order|ids|labels|source|target|segm
 NO_DOORS = {
     "pairing_permutation": "source and target are names of pairings",
     "text": "tokens is a count",
-    "sound": "tokens is a count",
+    **dict.fromkeys(("sound", "mutual", "causal", "blocks"), "tokens is a count"),
     "unplaced": "tokens is a count",
     "segment_ids_of": "it reads whatever the host holds",
     "generate": "as_prompts reads its ids",

@@ -7,13 +7,18 @@ and truncation left out in `interop/test_mistakes.py`; a decoding step that take
 one slope for all layers of LookHere in `encodings/test_lookhere.py`.
 """
 
+import functools
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import pejax
 from pejax.interop import rope_from_config, source_from_config
+from pejax.models import attention_module
 
 BASE, PAIRS, TRAINED = 1e4, 64, 4096
 ROTARY = pejax.Rotary(BASE, 2 * PAIRS)
@@ -79,7 +84,7 @@ def test_the_factor_of_llama_3_is_that_of_the_config():
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192}  # fmt: skip
     config = {"hidden_size": 2048, "num_attention_heads": 32, "max_position_embeddings": 131072, "rope_theta": 500000.0}
-    pe = rope_from_config({**config, "rope_scaling": scaling})
+    pe = rope_from_config({**config, "rope_scaling": scaling}, pairing="half")
     assert dict(pe.options)["base"] == 500000.0
     dims = pejax.Dims(heads=32, head_dim=64, axes=1, extent=131072)
     x = jnp.zeros((1, 1, 1, 64)).at[..., 31].set(1.0)  # in the slowest pair; the halves of the head are paired
@@ -158,4 +163,93 @@ def test_truncation_of_nested_parameters_is_read():
     config = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 16384,
               "layer_types": ["full_attention"]}  # fmt: skip
     nested = {"rope_parameters": {"full_attention": {**yarn, "truncate": False}}}
-    assert "truncate=False" in str(rope_from_config({**config, **nested}, "full_attention"))
+    assert "truncate=False" in str(rope_from_config({**config, **nested}, "full_attention", pairing="half"))
+
+
+NEEDS_ROPE = pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="this Flax has no nnx.RoPE")
+"""Mark of the rows of a table in docs/known-traps.md: where one fails because Flax is right now, take the row out."""
+
+
+def flax_layer(attend, **options):
+    return nnx.MultiHeadAttention(4, 64, decode=False, attention_fn=attend, rngs=nnx.Rngs(0), **options)
+
+
+def flax_rope():
+    return functools.partial(nnx.dot_product_attention_with_rope, rope=nnx.RoPE())
+
+
+def pejax_rope(**dims):
+    made = encoding("rope(pairing='half')", heads=4, head_dim=16, **dims)
+    return attention_module(made, None, nnx.Rngs(1))
+
+
+@pytest.mark.slow
+@NEEDS_ROPE
+@pytest.mark.parametrize("start", [10**5, 10**6, 10**7])
+def test_angles_at_long_positions(start):
+    """Flax's are products in float32. Frequencies in float32 are off by themselves, in both, as float64 shows."""
+    at, width = np.arange(start, start + 4), 64
+    theirs = 1.0 / (10000.0 ** (jnp.arange(0.0, width, 2) / width))
+    ours = pejax.rope_frequencies(width)
+    exact = 10000.0 ** (-np.arange(0, width, 2) / width)
+
+    def error(rotated, frequencies):
+        angles = at[:, None] * np.asarray(frequencies, np.float64)
+        cos, sin = np.cos(angles), np.sin(angles)
+        return np.abs(np.asarray(rotated, np.float64) - np.concatenate([cos - sin, cos + sin], -1)).max()
+
+    x = jnp.ones((1, 4, width))
+    by_flax = nnx.RoPE()(x, jnp.asarray(at, jnp.float32))[0]
+    by_pejax = pejax.rope_apply(x[:, :, None], jnp.asarray(at), ours, pairing="half")[0, :, 0]
+    assert error(by_flax, theirs) > 2e-8 * start
+    assert error(by_pejax, ours) < 5e-7
+    assert error(by_pejax, exact) < 2e-8 * start
+
+
+@pytest.mark.slow
+@NEEDS_ROPE
+def test_the_type_of_queries_stays():
+    x = jnp.ones((1, 4, 2, 16), jnp.bfloat16)
+    with jax.numpy_dtype_promotion("standard"):
+        assert nnx.RoPE()(x[:, :, 0]).dtype == jnp.float32
+    assert pejax.rope_apply(x, jnp.arange(4)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("positions", [jnp.arange(6), jnp.asarray([[0, 1, 2, 0, 1, 2]] * 2)], ids=["(T,)", "(B, T)"])
+@pytest.mark.slow
+@NEEDS_ROPE
+def test_input_positions_of_a_layer(positions):
+    x = jax.random.normal(jax.random.key(0), (2, 6, 64))
+    with pytest.raises(ValueError, match="vmap got inconsistent sizes"):
+        flax_layer(flax_rope())(x, input_positions=positions)
+    layer = flax_layer(pejax_rope())
+    q, k, v = layer.query(x), layer.key(x), layer.value(x)
+    q, k = (pejax.rope_apply(y, positions, pairing="half") for y in (q, k))
+    want = layer.out(jax.nn.dot_product_attention(q, k, v))
+    np.testing.assert_allclose(layer(x, input_positions=positions), want, atol=1e-6)
+
+
+@pytest.mark.slow
+@NEEDS_ROPE
+def test_a_step_of_a_cache_has_the_angle_of_its_position():
+    """Flax turns the query of a step, and all keys of the cache, by their places in these arrays: the query by 0."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 64)), jnp.float32)
+
+    def difference(attend, **positions):
+        layer = flax_layer(attend)
+        full = layer(x, mask=nnx.make_causal_mask(jnp.ones((2, 6))))
+        layer.init_cache(x.shape)
+        step = lambda i: layer(x[:, i : i + 1], decode=True, **{name: of(i) for name, of in positions.items()})
+        return float(jnp.abs(jnp.concatenate([step(i) for i in range(6)], axis=1) - full).max())
+
+    assert difference(flax_rope()) > 0.5
+    assert difference(pejax_rope(causal=True), input_positions=lambda i: jnp.asarray([i])) < 1e-6
+
+
+@pytest.mark.slow
+@NEEDS_ROPE
+def test_what_a_rotation_can_be():
+    """No part of the channels, no pairs of neighbors, no axes, no extension."""
+    assert set(inspect.signature(nnx.RoPE.__init__).parameters) == {"self", "theta", "embedding_size", "max_seq_len"}
+    ours = set(inspect.signature(pejax.encodings.rope).parameters)
+    assert {"rotary_dim", "pairing", "sections", "extend"} <= ours

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax._attention import by_example
+from pejax._attention import by_example, flax_inputs
 from pejax._attention.core import hooks, masks, operands, reference
 from pejax._attention.kernels import programs
 from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
@@ -52,7 +52,7 @@ from pejax._extensions import (
     yarn,
 )
 from pejax._ops import axes, offset_table, periods, phases, relative, resize, rotary
-from pejax._placement import grids, layouts, pictures, sequence, videos, vision
+from pejax._placement import grids, layouts, order, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
 from pejax.models.generation import prompts
@@ -84,9 +84,9 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_generate_traced, test_patches
+from tests.models import test_generate_traced, test_input_positions, test_patches
 from tests.ops import test_distances, test_phases, test_resize
-from tests.placement import test_placement
+from tests.placement import test_order, test_placement
 from tests.support import laws
 from tests.support.cases import Case
 from train.data.images import moving_glyphs
@@ -296,6 +296,7 @@ STEPS = [
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
 OWN = [test_own_extensions.test_what_does_not_vary_is_computed_once_also_inside_of_a_trace]
+OFFSET = [test_temperature.test_without_an_offset_the_first_step_is_at_the_position_of_its_length]
 LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
@@ -305,6 +306,18 @@ TILES = [
         test_attention.test_both_implementations_are_the_float64_loops_in_value_and_every_gradient,
         "packed, unplaced, causal window",
     ),
+]
+ORDER = [
+    functools.partial(test_order.test_an_order_is_the_mask_that_its_runs_describe, "all of them"),
+    test_order.test_the_order_of_a_block_is_the_number_of_its_first_token,
+    test_order.test_pictures_of_a_sequence_are_read_both_ways,
+]
+DECODING = [
+    *(
+        functools.partial(test_input_positions.test_cached_decoding_is_the_full_pass, "rope", name)
+        for name in ("each row's", "packed")
+    ),
+    functools.partial(test_input_positions.test_a_step_that_does_not_count_its_slots_is_refused_or_nan, True),
 ]
 PLACEMENT = [
     *(
@@ -692,6 +705,12 @@ MUTANTS = {
     ),
     "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
     "own: a length where nothing varies": (own.extend_by_function, "if not varies:", "if varies:", OWN),
+    "llama4: tokens are counted whatever the offset": (
+        temperature.llama4_temperature,
+        "_counted(positions) + float(offset)",
+        "_counted(positions) + 1.0",
+        OFFSET,
+    ),
     "log_n on a grid: the longest side": (temperature._scale_by_grid, "jnp.sum(jnp.log", "jnp.max(jnp.log", LOG_N),
     "log_n on a grid: smaller grids, too": (temperature._scale_by_grid, "jnp.maximum(ratio, 1.0)", "ratio", LOG_N),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),
@@ -768,6 +787,29 @@ MUTANTS = {
     ),
     "shaw: sides swapped": (shaw._both_sides, "for side in clip", "for side in clip[::-1]", CLIPS),
     "padding: keys hidden from one query": (operands.clear_unused, "(-1, -2, -2)", "(-1, -1, -1)", PADDING),
+    "order: blocks of one token": (order.order_of, "// run.size * run.size", "", ORDER),
+    "order: blocks counted, not tokens": (order.order_of, "// run.size * run.size", "// run.size", ORDER),
+    "order: no run after another": (order.order_of, "starts + ", "", ORDER),
+    "order: texts read both ways": (sequence.positions_of, "part.kind in", "part.kind not in", ORDER),
+    "input_positions: keys from the first slot": (
+        flax_inputs._count_back,
+        "- current.astype",
+        "- 0 * current.astype",
+        DECODING,
+    ),
+    "input_positions: any step counts its slots": (
+        flax_inputs._count_back,
+        "(places >= 0) | ~seen",
+        "(places < 0) | (places >= 0) | ~seen",
+        DECODING,
+    ),
+    "input_positions: a step beyond its slot": (flax_inputs._count_back, "<= current)", "<= current + 99)", DECODING),
+    "input_positions: the query in the next slot": (
+        flax_inputs.sides_of_input,
+        "slots - 1 - jnp.argmax",
+        "slots - jnp.argmax",
+        DECODING,
+    ),
     "placement: centered on the other side": (grids.centered, "count - count // 2", "count // 2", PLACEMENT),
     "placement: a reference grid rounded down first": (
         grids.fitted,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.tree_util import Partial
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, Float, Shaped, UInt32
 
 from pejax._attention.core.dropout import Dropout
 from pejax._attention.core.hooks import Hooks
@@ -196,8 +196,8 @@ def prepare(
     checked_hooks = {name: check_hook(name, hook, heads) for name, hook in hooks.items()}
     n, head_axes = math.prod(batch), (key_heads, heads // key_heads)
     caller_shape, grouped_shape = (*batch, heads, length, k_length), (n, *head_axes, length, k_length)
-    pair_array = lambda name, array: _pair_array(name, array, caller_shape, grouped_shape)
-    pair_arrays = PairArrays(mask=pair_array("mask", mask), bias=pair_array("bias", bias_array))
+    grouped = lambda name, array: None if array is None else pair_array(name, array, caller_shape, grouped_shape)
+    pair_arrays = PairArrays(mask=grouped("mask", mask), bias=grouped("bias", bias_array))
     if key_biases is not None:
         key_biases = jnp.broadcast_to(key_biases, (n, heads, k_length)).reshape(n, *head_axes, k_length)
     q, k, v = clear_unused((q, k, v), (q_tokens, k_tokens), mask)  # while their axes are still those of the mask
@@ -433,12 +433,10 @@ def _position_shape(tokens: TokenPositions, batch_axes: TokenPositions) -> tuple
     return tokens.positions.shape[1 if batch_axes.positions is None else 2 :]
 
 
-def _pair_array(
-    name: str, array: Array | None, caller_shape: tuple[int, ...], grouped_shape: tuple[int, ...]
-) -> Array | None:
+def pair_array(
+    name: str, array: Array, caller_shape: tuple[int, ...], grouped_shape: tuple[int, ...]
+) -> Shaped[Array, "..."]:
     """Return a mask or bias array, broadcast to `(*B, H, T, S)` and reshaped to `(N, K, G, T, S)`."""
-    if array is None:
-        return None
     try:
         return jnp.broadcast_to(array, caller_shape).reshape(grouped_shape)
     except ValueError:
