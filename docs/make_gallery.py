@@ -93,6 +93,9 @@ SECTIONS: dict[str, list[Item]] = {
         Item("Pictures.position_similarity", "sinusoidal", "position_similarity",
              "The cosine of every two positions, at 512 channels. It depends on the distance alone, and it falls much"
              " more slowly than often said: 0.74 at 5 tokens, 0.68 at 10, 0.54 at 40."),
+        Item("Pictures.position_similarity", "fourier", "position_similarity",
+             "Fourier features, six octaves of the centers of tokens between -1 and 1. Positions half, a quarter and an eighth of the length apart are alike, too: 0.68, 0.50 and 0.42.",
+             "Nothing is trained; the projection is random."),
         Item("Pictures.embedding", "learned", "embedding", "A learned table: one row per position, and none beyond its end.", as_trained(TEXT, "learned")),
     ],
     "Rotations": [

@@ -6,6 +6,7 @@ from pejax._encodings.alibi import alibi
 from pejax._encodings.cpb import cpb
 from pejax._encodings.factory import EncodingFactory
 from pejax._encodings.fire import fire
+from pejax._encodings.fourier import fourier
 from pejax._encodings.kerple import kerple
 from pejax._encodings.learned import learned
 from pejax._encodings.lookhere import lookhere
@@ -26,6 +27,7 @@ __all__ = [
     "alibi",
     "cpb",
     "fire",
+    "fourier",
     "kerple",
     "learned",
     "lookhere",
@@ -54,6 +56,7 @@ ENCODINGS = Encodings({
     "alibi": alibi,
     "cpb": cpb,
     "fire": fire,
+    "fourier": fourier,
     "kerple": kerple,
     "learned": learned,
     "lookhere": lookhere,

@@ -8,6 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeAlias
 
 from pejax._calls.arguments import bind, read_arguments
 from pejax._calls.kinds import shown
+from pejax._calls.names import NO_WAYS
 from pejax._extensions.apply import extend_encoding
 from pejax._extensions.linear import linear
 from pejax._record.dims import Dims
@@ -43,6 +44,7 @@ class EncodingFactory(Generic[Arguments]):
         extends: whether the decorated function has the argument `extend`.
         preset_options: function of the argument `preset` that returns the options it stands for. A call may give other
             values for them.
+        ways: what to do instead, by an argument that the factory lacks.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class EncodingFactory(Generic[Arguments]):
         takes: tuple[str, ...],
         name: str = "",
         preset_options: Presets = _no_presets,
+        ways: Mapping[str, str] = NO_WAYS,
     ) -> None:
         functools.update_wrapper(self, make)
         self.__wrapped__, self.__name__, self.takes = make, name or make.__name__, takes
-        self.preset_options = preset_options
+        self.preset_options, self.ways = preset_options, ways
         signature = inspect.signature(make)
         self.extends = "extend" in signature.parameters
         extend = inspect.Parameter("extend", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -67,7 +70,7 @@ class EncodingFactory(Generic[Arguments]):
 
     def __call__(self, *args: Arguments.args, **options: Arguments.kwargs) -> Encoding:
         name, signature = self.__name__, inspect.signature(self)
-        bound = bind(name, signature, args, options)
+        bound = bind(name, signature, args, options, self.ways)
         read_arguments(name, signature, bound.arguments, {"extend": EXTEND})
         for key, value in bound.arguments.items():
             if not isinstance(value, Hashable):
@@ -79,10 +82,10 @@ class EncodingFactory(Generic[Arguments]):
 
 
 def encoding_factory(
-    *takes: str, preset_options: Presets = _no_presets
+    *takes: str, preset_options: Presets = _no_presets, ways: Mapping[str, str] = NO_WAYS
 ) -> Callable[[Callable[Arguments, Encoding]], EncodingFactory[Arguments]]:
     """Decorate a function as an `EncodingFactory` that applies the extensions `takes` itself."""
-    return functools.partial(EncodingFactory, takes=takes, preset_options=preset_options)
+    return functools.partial(EncodingFactory, takes=takes, preset_options=preset_options, ways=ways)
 
 
 @functools.cache

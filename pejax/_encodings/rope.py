@@ -20,8 +20,9 @@ from pejax._encodings.factory import encoding_factory
 from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.axes import Order, axis_groups, on_axes, pair_axes
 from pejax._ops.checks import check_choice, check_position_type
+from pejax._ops.periods import axis_rows, read_periods
 from pejax._ops.phases import geometric_frequencies
-from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._ops.rotary import PAIRINGS, rotate_at
 from pejax._record.dims import Dims
 from pejax._record.encoding import STEP, Encoding, Extent, Params
 from pejax._record.specs import Extension
@@ -139,6 +140,7 @@ def rope(
     layout: str = "leading",
     sections: tuple[int, ...] | None = None,
     section_order: Order = "chunked",
+    periodic: float | None = None,
     extend: Extension | None = None,
 ) -> Encoding:
     """Make RoPE for these dims: pair i of every head is rotated by position · base^(-2i/rotary_dim).
@@ -159,13 +161,15 @@ def rope(
         section_order: the axes of the pairs from fast to slow. "chunked": one axis after the other (Qwen2-VL);
             "interleaved": the axes in turn, until their pairs are spent (Qwen3-VL, with sections (24, 20, 20)); or
             groups of axes, one after the other: `((1, 2), (0,))` in ERNIE 4.5 VL, with sections (20, 22, 22).
+        periodic: the period after which positions repeat, on one axis: 24.0 of hours of the day. Each pair makes a
+            whole number of turns per period, as in `rope_axial`. None = positions do not repeat.
         extend: an extension of `pejax.extensions`, such as `yarn(factor=8)`, or several joined by `+`. An extension
             without a factor takes it from the length that `adapt` is given. None = no extension.
 
     Raises:
         ValueError: an odd head_dim, a rotary_dim that is odd or outside 2 ... head_dim, a base not above 0, an unknown
-            pairing, layout or order, sections that are not one per axis or do not add up, an order without sections, or
-            a value that the extension refuses.
+            pairing, layout or order, sections that are not one per axis or do not add up, an order without sections, a
+            period that is not above 0, on several axes or with an extension, or a value that the extension refuses.
 
     Reference:
         Wang et al. 2024, "Qwen2-VL" (arXiv 2409.12191), section 2.1: sections.
@@ -179,10 +183,16 @@ def rope(
         if len(sections) != dims.axes:
             raise ValueError(f"sections must be one count of pairs per axis, axes={dims.axes}, got {sections}")
         frequencies = frequencies_by_section(frequencies, sections, section_order)
+    if periodic is not None and dims.axes > 1:
+        raise ValueError(
+            f"periodic must be None on axes={dims.axes}, where rope_axial has one per axis, got {periodic}"
+        )
+    periods = read_periods(None if periodic is None else (periodic,), 1, extend)
     raster = dims.axes > 1 and sections is None
     trained = math.prod(dims.extent) if raster and isinstance(dims.extent, tuple) else dims.extent
     extension = extend_frequencies(extend, frequencies, base=base, rotary_dim=exponent_dim, trained_length=trained)
-    fixed = None if extension.varies else extension.extend(frequencies, None, None)
+    rows = axis_rows(frequencies, periods)
+    fixed = None if extension.varies else extension.extend(rows.beside(rows.free), None, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
         if raster:
@@ -205,9 +215,11 @@ def rope(
             kind = jnp.int32 if jnp.issubdtype(positions.dtype, jnp.integer) else jnp.float32
             positions = jnp.sum(positions.astype(kind) * params["strides"].astype(kind), axis=-1)
         extended, factor = params["extended"] if fixed is None else fixed
-        return rope_apply(x, positions, extended, pairing=pairing, attention_factor=factor)
+        positions = rows.at(positions, x.shape[:-2])
+        return rotate_at(x, positions, extended, pairing=pairing, attention_factor=factor)
 
-    return Encoding(adapt=adapt if raster or fixed is None else None, rotate=rotate, shift_invariant=True)
+    adapts = adapt if raster or fixed is None else None
+    return Encoding(adapt=adapts, rotate=rotate, shift_invariant=True, periods=periods)
 
 
 def _tokens(extent: Extent) -> int | Array:

@@ -19,13 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pejax._calls.arguments import checked
+from pejax._calls.host import to_jax
 from pejax._encodings.factory import encoding_factory
 from pejax._extensions.base import Frequencies
 from pejax._extensions.frequencies import extend_frequencies
 from pejax._ops.axes import COMMON, SPECTRA, Order, axial_frequencies, axis_groups, on_axes, own_bases
 from pejax._ops.checks import check_choice
+from pejax._ops.periods import Periods, axis_rows, read_periods
 from pejax._ops.phases import geometric_frequencies
-from pejax._ops.rotary import PAIRINGS, rope_apply
+from pejax._ops.rotary import PAIRINGS, rotate_at
 from pejax._record.dims import Dims
 from pejax._record.encoding import STEP, Encoding, Extent, Params
 from pejax._record.presets import check_preset, preset_options
@@ -202,7 +204,7 @@ def _rotation(pairing: str, heads: int, blocks: Sequence[int]) -> Rotation:
     """
 
     def rotation(x: Array, positions: Array, frequencies: Frequencies, factor: Any) -> Array:
-        return rope_apply(x, positions, frequencies, pairing=pairing, attention_factor=factor)
+        return rotate_at(x, positions, frequencies, pairing=pairing, attention_factor=factor)
 
     def by_head(x: Array, positions: Array, frequencies: Frequencies, factor: Any) -> Array:
         frequencies = frequencies.reshape(len(frequencies), heads, -1).swapaxes(0, 1)
@@ -213,7 +215,7 @@ def _rotation(pairing: str, heads: int, blocks: Sequence[int]) -> Rotation:
         for width in blocks:
             pairs = slice(first // 2, (first + width) // 2)
             options = {"pairing": "half", "attention_factor": factor[pairs] if np.ndim(factor) else factor}
-            parts.append(rope_apply(x[..., first : first + width], positions, frequencies[:, pairs], **options))
+            parts.append(rotate_at(x[..., first : first + width], positions, frequencies[:, pairs], **options))
             first += width
         return jnp.concatenate([*parts, x[..., first:]], axis=-1)
 
@@ -242,6 +244,7 @@ def rope_axial(
     across_heads: bool = False,
     indexing: str = "ij",
     pairing: str = "interleaved",
+    periodic: Periods | None = None,
     extend: Extension | None = None,
 ) -> Encoding:
     """Make axial RoPE for these dims: the pairs are divided among the axes, with one geometric progression per axis.
@@ -263,6 +266,11 @@ def rope_axial(
         indexing: "ij" = the first pairs rotate by the first position axis, the row; "xy" = by the last, the column.
         pairing: "interleaved", "half", or "half_by_axis", which pairs the first half of each axis' channels with the
             second; these must lie axis by axis.
+        periodic: for each axis the period after which its positions repeat, in their unit, or None: (None, 360.0) of
+            latitude and longitude in degrees. Each pair of such an axis makes a whole number of turns per period: from
+            slow to fast the nearest one, but at least one more than the pair before it. Positions a period apart have
+            the same angles, 359 and 1 are 2 apart, and extensions leave the axis as it is. With integer positions, at
+            most half a period of different turns can be told apart. None = no axis repeats.
         extend: an extension of `pejax.extensions`, such as `yarn(factor=2)`, or several joined by `+`. It takes the
             width and the base of each axis. An extension without a factor takes it from the grid that `adapt` is given,
             axis by axis. None = no extension.
@@ -270,8 +278,8 @@ def rope_axial(
     Raises:
         ValueError: as in `rope_axial_frequencies`; heads that are not one count per axis, that are not the key heads
             together, or that come with another division of the channels; an unknown indexing or pairing; "half_by_axis"
-            where channels do not lie axis by axis; an unknown preset, or dims of other axes or channels; or a value
-            that the extension refuses.
+            where channels do not lie axis by axis; an unknown preset, or dims of other axes or channels; periods that
+            are not one per axis, not above 0, or beside a preset; or a value that the extension refuses.
 
     Reference:
         Huang et al. 2025, "Revisiting Multimodal Positional Encoding in Vision-Language Models" (arXiv 2510.23095):
@@ -279,6 +287,9 @@ def rope_axial(
     """
     if preset is not None:
         check_preset(preset, dims, widths)
+    periods = read_periods(periodic, dims.axes, extend)
+    if periods and preset is not None:
+        raise ValueError(f"periodic must be None with a preset, whose frequencies are fixed, got {periodic}")
     check_choice("indexing", indexing, INDEXINGS)
     check_choice("pairing", pairing, (*PAIRINGS, BY_AXIS))
     options, step = {"layout": layout, "spectrum": spectrum, "rest": rest}, 1 if indexing == "ij" else -1
@@ -296,16 +307,22 @@ def rope_axial(
     )
     turn = _rotation(pairing, dims.kv_heads if by_head else 1, turning.blocks)
     frequencies, base_of, dim_of = turning.frequencies, _one(turning.bases), _one(turning.widths)
+    rows = axis_rows(frequencies, periods)
     trained = dims.extent
-    extension = extend_frequencies(extend, frequencies, base=base_of, rotary_dim=dim_of, trained_length=trained)
-    fixed = None if extension.varies else extension.extend(frequencies, None, None)
+    extension = extend_frequencies(extend, rows.free, base=base_of, rotary_dim=dim_of, trained_length=trained)
+
+    def extended(extent: Extent | None, step: Any) -> tuple[Frequencies, Any]:
+        frequencies, factor = extension.extend(rows.free, extent, step)
+        return rows.beside(frequencies), factor
+
+    fixed = None if extension.varies else extended(None, None)
 
     def adapt(params: Params, extent: Extent) -> Params:
-        extended = extension.extend(frequencies, extent, params.get(STEP))
-        return {**params, "extended": jax.tree.map(jnp.float32, extended)}
+        return {**params, "extended": jax.tree.map(jnp.float32, extended(extent, params.get(STEP)))}
 
     def rotate(params: Params, x: Array, positions: Array) -> Array:
         extended, factor = params["extended"] if fixed is None else fixed
-        return turn(x, positions, extended, factor)
+        return turn(x, rows.at(to_jax("positions", positions), x.shape[:-2]), extended, factor)
 
-    return Encoding(adapt=adapt if fixed is None else None, rotate=rotate, shift_invariant=True)
+    adapts = adapt if fixed is None else None
+    return Encoding(adapt=adapts, rotate=rotate, shift_invariant=True, periods=periods)

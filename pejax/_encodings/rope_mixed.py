@@ -70,7 +70,11 @@ def _random_rotation(key: Array, axes: int) -> Float[Array, "A A"]:
     return q.at[:, -1].multiply(jnp.sign(jnp.linalg.det(q)))
 
 
-@encoding_factory("linear", "by_step")
+PERIODIC = "its frequencies are trained, and make no whole turns in a period: use rope_axial"
+"""Why it has no periodic axes."""
+
+
+@encoding_factory("linear", "by_step", ways={"periodic": PERIODIC})
 def rope_mixed(
     dims: Dims, *, base: float = 10.0, pairing: str = "interleaved", extend: Extension | None = None
 ) -> Encoding:

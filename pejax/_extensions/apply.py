@@ -43,6 +43,8 @@ def extend_encoding(encoding: Encoding, dims: Dims | None, extend: Extension) ->
             raise ValueError(
                 f"{term.name} cannot extend a record: pass it to a factory of pejax.encodings as its extend"
             )
+        if term.target == "encoding" and encoding.periods and None not in encoding.periods:
+            raise ValueError(f"{term.name} must extend an axis that is not periodic, got periods={encoding.periods}")
         if term.name == "pi" and is_interpolated(encoding):  # a record of your own has no spec that says so
             raise ValueError("pi must extend an encoding once, got one with scaled positions: give the whole factor")
         extended = term.function(encoding, dims, **dict(term.options))

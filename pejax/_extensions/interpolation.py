@@ -45,7 +45,8 @@ def interpolate_encoding(
 
     What depends on the length gets at most the trained extent. Masks and windows count tokens as before. A bias that
     is a function of the distance gets the scaled distance, because the difference of two scaled positions is rounded.
-    On grids, every key without a position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled, and a bias
+    Axes on which positions repeat (`periodic` of rotary encodings) are not scaled. On grids, every key without a
+    position gets the bias `Σ_a ln(L'_a / L_a)`, over the axes that are scaled, and a bias
     that is slower than a lookup (`Encoding.tabulate`) is evaluated once per offset between two patches.
 
     Args:
@@ -78,6 +79,8 @@ def interpolate_encoding(
         raise ValueError("pi needs the trained length, got dims.extent=None")
     else:
         scaling = functools.partial(_within, dims.extent, stretch)
+    if any(encoding.periods):
+        scaling = functools.partial(_beside_periods, encoding.periods, scaling)
     if stretch and dims.axes == 1:
         raise ValueError(
             "pi must have stretch=False on sequences: a shorter text is no smaller picture, got stretch=True"
@@ -185,6 +188,15 @@ def _within(trained: int | tuple[int, ...], stretch: bool, extent: Extent) -> tu
         return (within, factors) if isinstance(extent, tuple) else (within[0], factors[0])
     length = jnp.asarray(sizes[0])
     return jnp.minimum(length, most[0]), jnp.minimum(1.0, most[0] / length.astype(jnp.float32))
+
+
+def _beside_periods(
+    periods: tuple[float | None, ...], scaling: Callable[[Extent], tuple[Extent, Array | None]], extent: Extent
+) -> tuple[Extent, Array | None]:
+    """Return the extent and the factors of the positions, 1 on axes where positions repeat."""
+    within, scale = scaling(extent)
+    repeats = np.asarray([period is not None for period in periods])
+    return within, None if scale is None else jnp.where(repeats, 1.0, scale)
 
 
 def _per_axis(factor: float | tuple[float, ...], axes: int) -> tuple[float, ...]:

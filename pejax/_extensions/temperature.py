@@ -45,28 +45,33 @@ def log_n_temperature(positions: Num[Array, "*BT"], trained_length: int) -> Floa
 
 @checked
 def llama4_temperature(
-    positions: Num[Array, "*BT"], *, floor_length: int = 8192, scale: float = 0.1
+    positions: Num[Array, "*BT"], *, floor_length: int = 8192, scale: float = 0.1, offset: int = 1
 ) -> Float[Array, "*BT"]:
     """Return Llama 4's factor of queries, which rises by a step after every `floor_length` tokens.
 
-    `t(p) = scale · ln(⌊(p + 1) / floor_length⌋ + 1) + 1`
+    `t(p) = scale · ln(⌊(p + offset) / floor_length⌋ + 1) + 1`
 
     Args:
         positions: p, tokens; negative positions count as 0.
         floor_length: length of a step, in tokens.
         scale: factor of the logarithm.
+        offset: tokens added to a position: 1 in Llama 4, which counts tokens, 0 in Ministral 3 and Mistral 4, whose
+            first step is at position `floor_length`.
 
     Raises:
-        ValueError: a floor_length below 1, or a negative scale.
+        ValueError: a floor_length below 1, or a negative scale or offset.
 
     Reference:
-        transformers' `models/llama4/modeling_llama4.py`, where layers without RoPE use it.
+        transformers' `models/llama4/modeling_llama4.py`, where layers without RoPE use it, and
+        `models/ministral3/modeling_ministral3.py`.
     """
     if floor_length < 1:
         raise ValueError(f"floor_length must be at least 1, got {floor_length}")
     if not 0 <= scale < math.inf:
         raise ValueError(f"scale must be a finite number from 0, got {scale}")
-    return scale * jnp.log1p(jnp.floor((_counted(positions) + 1.0) / float(floor_length))) + 1.0
+    if offset < 0:
+        raise ValueError(f"offset must be at least 0, got {offset}")
+    return scale * jnp.log1p(jnp.floor((_counted(positions) + float(offset)) / float(floor_length))) + 1.0
 
 
 @checked
@@ -159,7 +164,9 @@ def _scale_by_grid(encoding: Encoding, dims: Dims, trained: int | None) -> Encod
 log_n = extension_factory("log_n", "queries", scale_by_log_n)
 
 
-def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1) -> Encoding:
+def scale_by_llama4(
+    encoding: Encoding, dims: Dims, *, floor_length: int = 8192, scale: float = 0.1, offset: int = 1
+) -> Encoding:
     """Multiply queries by Llama 4's temperature of their positions, `llama4_temperature`.
 
     Args:
@@ -167,10 +174,12 @@ def scale_by_llama4(encoding: Encoding, dims: Dims, *, floor_length: int = 8192,
         dims: dims of a model of sequences.
         floor_length: length of a step, in tokens.
         scale: factor of the logarithm.
+        offset: tokens added to a position: 1 in Llama 4, 0 in Ministral 3 and Mistral 4.
     """
     if dims.axes > 1:
         raise ValueError(f"llama4 counts tokens of a sequence, got axes={dims.axes}")
-    return _scale_tokens(encoding, functools.partial(llama4_temperature, floor_length=floor_length, scale=scale))
+    options = {"floor_length": floor_length, "scale": scale, "offset": offset}
+    return _scale_tokens(encoding, functools.partial(llama4_temperature, **options))
 
 
 llama4 = extension_factory("llama4", "queries", scale_by_llama4)

@@ -64,6 +64,8 @@ def explain(encoding: Encoding, dims: Dims | None = None) -> str:
         lines += counted or ["cost: none"]
     else:
         lines.append(f"cost: {_cost_in_words(encoding)}")
+    repeating = [f"every {period} on axis {axis}" for axis, period in enumerate(encoding.periods) if period]
+    lines += [f"periods: positions repeat {', '.join(repeating)}"] * bool(repeating)
     changed = "no logit" if encoding.shift_invariant else "the logits"
     lines.append(f"shift: adding the same offset to all positions changes {changed}")
     return "\n".join(lines)
@@ -111,7 +113,9 @@ def costs(encoding: Encoding, dims: Dims, tokens: int = TOKENS) -> list[tuple[st
             (tokens, tokens),
         )
     )
-    positions = jnp.zeros((tokens,) if dims.axes == 1 else (tokens, dims.axes), jnp.int32)
+    # integers have fewer turns per period, and are no coordinates where there is no extent
+    kind = jnp.float32 if encoding.periods or (encoding.embed and dims.extent is None) else jnp.int32
+    positions = jnp.zeros((tokens,) if dims.axes == 1 else (tokens, dims.axes), kind)
     token_hook = lambda name: (hook := getattr(encoding, name)) and functools.partial(call_token_hook, name, hook)
     token, layer, pair = "per token", "per token and layer", "per pair of tokens, layer and head"
     calls = [

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pejax._calls.arguments import checked
-from pejax._calls.names import unknown_argument, unknown_name
+from pejax._calls.names import NO_WAYS, unknown_argument, unknown_name
 from pejax._record.specs import EncodingSpec, Extension, LayerPattern, Spec, SumSpec
 from pejax.encodings import ENCODINGS
 from pejax.extensions import EXTENSIONS
@@ -176,7 +176,7 @@ def parse_call(
     options = dict[str, Any]()
     for word in call.keywords:
         if word.arg not in names:
-            raise ValueError(unknown_argument(name, str(word.arg), names))
+            raise ValueError(unknown_argument(name, str(word.arg), names, getattr(table[name], "ways", NO_WAYS)))
         if word.arg in options:
             raise ValueError(f"{name}: {word.arg} is given twice, got {spec!r}")
         try:

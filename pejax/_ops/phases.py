@@ -13,6 +13,7 @@ and sums over axes wrap modulo 2^32 by integer overflow. Two short polynomials o
 import functools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,11 @@ _ROWS = range(-19, 14)  # the powers 2^(8·row) that float32 positions need, fro
 # For |z| ≤ π/2, sin z = z·SINE(z²) to 3.3e-9 and cos z = COSINE(z²) to 2.5e-10: least maximum error, by reweighting.
 _SINE = (0.999999976589803, -0.166666476345876, 0.00833289982246484, -0.000198008977080152, 2.59048838949227e-06)
 _COSINE = (1.0, -0.499999995496, 0.0416666407280, -0.00138884035077, 2.47618862187e-5, -2.60771048137e-7)
+
+
+def full_turn() -> Fraction:
+    """Return 2π to 380 bits."""
+    return Fraction(1 << 384, _INVERSE_2PI)
 
 
 def geometric_frequencies(count: int, base: float) -> Float[np.ndarray, " F"]:

@@ -230,6 +230,19 @@ def rope_apply(
     """
     if frequencies is None:
         frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)
+    _refuse_tables(positions.shape, frequencies.shape)
+    return rotate_at(x, positions, frequencies, pairing=pairing, attention_factor=attention_factor)
+
+
+def rotate_at(
+    x: Float[Array, "*B T H D"],
+    positions: Num[Array | np.ndarray, "..."],
+    frequencies: Float[Array | np.ndarray, "*KA F"],
+    *,
+    pairing: str,
+    attention_factor: Any,
+) -> Float[Array, "*B T H D"]:
+    """Rotate as `rope_apply` does, by frequencies of any number of axes."""
     axes = position_axes(frequencies)
     check_floats("x", x)
     _check_rope(x.shape, positions.shape, frequencies.shape, axes)
@@ -246,13 +259,17 @@ MOST_AXES = 4
 """Axes that tokens have: more of them in positions and frequencies of one shape are the cos and sin of transformers."""
 
 
+def _refuse_tables(positions: tuple[Any, ...], frequencies: tuple[int, ...]) -> None:
+    """Raise ValueError for cos and sin in place of positions and frequencies."""
+    if len(frequencies) == 2 and positions == frequencies and frequencies[0] > MOST_AXES:
+        rule = "rope_apply takes positions and frequencies, and computes cos and sin"
+        raise ValueError(f"{rule}, got two arrays of shape {positions}")
+
+
 def _check_rope(x: tuple[Any, ...], positions: tuple[Any, ...], frequencies: tuple[int, ...], axes: int) -> None:
     """Raise ValueError for shapes of x, positions and frequencies that do not fit together."""
     if len(x) < 3 or x[-1] % 2:
         raise ValueError(f"x must be (*B, T, H, D) with an even head_dim D, got shape {x}")
-    if len(frequencies) == 2 and positions == frequencies and axes > MOST_AXES:
-        rule = "rope_apply takes positions and frequencies, and computes cos and sin"
-        raise ValueError(f"{rule}, got two arrays of shape {positions}")
     if not 0 < 2 * frequencies[-1] <= x[-1]:
         raise ValueError(f"frequencies must be from 1 to head_dim/2 = {x[-1] // 2} of x {x}, got {frequencies[-1]}")
     try:

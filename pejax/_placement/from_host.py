@@ -39,7 +39,7 @@ def offset_positions(
 
     Args:
         values: known numbers or times of any shape: integers of any width, floats of at least 32 bits, `datetime64`,
-            `timedelta64`; arrays or lists.
+            `timedelta64`, or the objects of `datetime`, whose time zones are taken to UTC; arrays or lists.
         origin: the value at position 0, or an array of them that broadcasts to `values`. Rows of a batch `(B, T)` that
             lie far apart are counted each from its own by `origin=values.min(axis=-1, keepdims=True)`, and axes of
             positions `(T, A)` by `values.min(axis=-2, keepdims=True)`. None = the smallest of all values.
@@ -52,7 +52,8 @@ def offset_positions(
     Raises:
         ValueError: no values, values that are not finite or not known (NaT), a unit that is not above 0, or positions
             that float32 rounds by more than 2^-10 and more than 2^-20 of their span, because the origin is far away.
-        TypeError: traced values, values that are no numbers and no times, or a unit or an origin of another kind.
+        TypeError: traced values, values that are no numbers and no times, times without a unit or of which some have a
+            time zone, or a unit or an origin of another kind.
 
     Examples:
         >>> positions, origin = offset_positions([1764200000000, 1764200001500], unit=1000)  # ms, counted in s
@@ -65,8 +66,8 @@ def offset_positions(
         [0.0, 24.0]
     """
     numbers = _known("offset_positions", "values", values)
-    if numbers.dtype.kind in "fO" and isinstance(values, list | tuple):
-        numbers = _of_list(numbers, np.asarray(values, object))
+    if numbers.dtype == object or (numbers.dtype.kind == "f" and isinstance(values, list | tuple)):
+        numbers = _of_objects(numbers, np.asarray(values, object))
     if not numbers.size:
         raise ValueError(f"offset_positions: values must have at least one, got shape {numbers.shape}")
     times = numbers.dtype.kind in "mM"
@@ -127,12 +128,12 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
     return jnp.asarray(np.asarray(numbered, np.int32).reshape(numbers.shape))
 
 
-def _of_list(numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return the numbers or times of a list as they are, where NumPy would round or not know them."""
-    kinds = {type(item) for item in items.flat}
+def _of_objects(numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return the numbers or times of a list or of objects as they are, where NumPy would round or not know them."""
     for kind, name in ((datetime.datetime, "datetime64[us]"), (datetime.timedelta, "timedelta64[us]")):
-        if kinds == {kind} and not any(getattr(item, "tzinfo", None) for item in items.flat):
-            return items.astype(name)
+        # a subclass may have nanoseconds
+        if items.size and all(isinstance(item, kind) and not getattr(item, "nanosecond", 0) for item in items.flat):
+            return _in_utc(items).astype(name)
     are_whole = [isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items.flat]
     if all(are_whole):  # integers of both signs beyond 63 bits, of which NumPy makes float64
         return np.asarray([int(item) for item in items.flat], object).reshape(items.shape)
@@ -140,6 +141,18 @@ def _of_list(numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
     if largest > 2**53:
         raise ValueError(f"offset_positions: values must be all whole, or all below 2^53, got {largest} beside floats")
     return numbers
+
+
+def _in_utc(items: np.ndarray) -> np.ndarray:
+    """Return dates and times without their time zones, as they are in UTC; refuse some with and some without one."""
+    zoned = [getattr(item, "tzinfo", None) is not None for item in items.flat]
+    if not any(zoned):
+        return items
+    if not all(zoned):
+        plain = next(item for item, is_zoned in zip(items.flat, zoned, strict=True) if not is_zoned)
+        raise TypeError(f"offset_positions: values must all have a time zone, or none, got {plain!s} beside others")
+    in_utc = [item.astimezone(datetime.UTC).replace(tzinfo=None) for item in items.flat]
+    return np.asarray(in_utc, object).reshape(items.shape)
 
 
 def _numbered(row: np.ndarray, padding: Any) -> list[int]:
@@ -181,7 +194,8 @@ def _exact_numbers(name: str, values: np.ndarray) -> np.ndarray:
         return values
     if values.dtype.kind not in "iuf" or (values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8)):
         rule = f"offset_positions: {name} must be integers, floats of 32 or 64 bits, or times"
-        raise TypeError(f"{rule} such as datetime64, got {values.dtype}")
+        of = f" of {', '.join(sorted({type(value).__name__ for value in values.flat}))}" * (values.dtype == object)
+        raise TypeError(f"{rule} such as datetime64, got {values.dtype}{of}")
     if values.dtype.kind != "f":
         return values
     if not np.isfinite(values).all():
@@ -194,6 +208,8 @@ def _exact_times(name: str, values: np.ndarray) -> np.ndarray:
     if np.isnat(values).any():
         raise ValueError(f"offset_positions: {name} must be known times, got NaT")
     if np.datetime_data(values.dtype)[0] not in TIMES:
+        if np.datetime_data(values.dtype)[0] == "generic":
+            raise TypeError(f"offset_positions: {name} must have a unit, such as {values.dtype}[s], got {values.dtype}")
         if values.dtype.kind == "m":
             raise TypeError(f"offset_positions: {name} must be in weeks or a shorter unit, got {values.dtype}")
         return values.astype("datetime64[D]")

@@ -22,7 +22,7 @@ PLACES = {
 def compose_encodings(*parts: Encoding) -> Encoding:
     """Return one encoding with the hooks of all parts, which act in different places.
 
-    At most one part embeds (`sinusoidal`, `learned`), one rotates (`rope`, ...) and one adds to the logits or values
+    At most one part embeds (`learned`, ...), one rotates (`rope`, ...) and one adds to the logits or values
     (`alibi`, `t5`, ...). The parameters of the parts are merged, and each part adapts its own. In a string,
     `make_encoding("learned+rope", dims)`, it is written with `+`. Equal parts give the same object.
 
@@ -66,6 +66,7 @@ def _composed(parts: tuple[Encoding, ...]) -> Encoding:
         shift_invariant=all(part.shift_invariant for part in parts),
         unplaced_bias=_unplaced_bias(parts),
         hides=any(part.hides for part in parts),
+        periods=next((part.periods for part in parts if part.periods), ()),
         dims=next(iter(dims), None),
         spec=SumSpec(tuple(part for spec in specs for part in spec.parts)) if len(specs) == len(parts) else None,
         **hooks,

@@ -93,6 +93,8 @@ class Encoding:
         hides: whether `bias` or `distance_bias` may return -inf, which hides the key from the query. If `hides` is
             False, a `soft_cap` makes such keys visible again.
         tabulate: whether `distance_bias` is slower than a lookup. `pi` then evaluates it once per offset of a grid.
+        periods: the period of each axis, `(None, 360.0)`, after which its positions repeat, which extensions leave as
+            it is; None where they do not. () = on no axis.
         dims: the dims that the encoding was made for. Their `causal` and `scale` are the defaults of `attend` and
             `attention_fn`, which refuse queries with another number of heads or another head dim. None = any dims;
             `causal` must then be given.
@@ -121,6 +123,7 @@ class Encoding:
     shift_invariant: bool = False
     hides: bool = False
     tabulate: bool = False
+    periods: tuple[float | None, ...] = ()
     dims: Dims | None = None
     spec: Spec | None = None
 

@@ -45,6 +45,9 @@ WIDE = Dims(heads=8, head_dim=64, extent=64)
 DIMS = {"sequence": SEQUENCE, "both_sides": BOTH_SIDES, "wide": WIDE, "on_grid": GRID}
 """The dims of the encodings of `Variants`."""
 
+LONGER = {"learned": "resize", "fourier": "pi"}
+"""The extensions by which encodings read sequences beyond the trained length, that end there without one."""
+
 
 class Variants(NamedTuple):
     """A spec as the command draws it: made for a sequence, causal and not, for a wider model and for a grid.
@@ -70,7 +73,7 @@ class Variants(NamedTuple):
     def longer(self, dims: Dims) -> Encoding:
         """Return the encoding as it reads sequences beyond the trained length: a table must be resized."""
         spec = parse(self.spec)
-        return make_encoding(spec, dims, "resize" if self.name == "learned" and spec.extend is None else None)
+        return make_encoding(spec, dims, LONGER.get(self.name) if spec.extend is None else None)
 
     def compared(self, dims: Dims) -> dict[str, Encoding]:
         """Return the encoding with `none` beside it."""
@@ -143,8 +146,8 @@ def _of_positions(variants: Variants) -> bool:
 
 
 def _length(variants: Variants, dims: Dims) -> int | None:
-    """Return a length beyond the trained one, where there is no table that ends there."""
-    return None if variants.name == "learned" or not isinstance(dims.extent, int) else 3 * dims.extent // 2
+    """Return a length beyond the trained one, where the encoding does not end there."""
+    return None if variants.name in LONGER or not isinstance(dims.extent, int) else 3 * dims.extent // 2
 
 
 def _picture(

@@ -88,6 +88,7 @@ LINES = {
     "none": LineStyle(6, "-", "o"),
     "sinusoidal": LineStyle(4, "-", "o"),
     "learned": LineStyle(1, "-", "s"),
+    "fourier": LineStyle(4, "-.", "s"),
     "shaw": LineStyle(3, ":", "v"),
     "transformer_xl": LineStyle(4, "--", "v"),
     "t5": LineStyle(3, "-", "o"),

@@ -11,8 +11,9 @@ from typing import NoReturn
 from pejax._process.text import printable
 from pejax._record.specs import EncodingSpec, Spec
 from pejax.interop.config import read_json
-from pejax.interop.files import A_MODEL, has_weights, other_weights
+from pejax.interop.files import A_MODEL, has_weights
 from pejax.interop.model_config import name_of, notes, read_config
+from pejax.interop.other_folders import MARKS, other_weights
 from pejax.interop.source import Source, carried_tensors, tables_with_skipped_rows, tokens_with_rows
 from pejax.interop.source_files import open_source
 from pejax.interop.stacks import ModelConfig, stacks
@@ -52,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _configs(path: Path) -> list[Path]:
-    """Return the path itself, or the files of a folder that holds JSON files and no config.json."""
-    files = sorted(path.glob("*.json")) if path.is_dir() and not (path / "config.json").exists() else []
+    """Return the path itself, or the files of a folder that holds JSON files and nothing of a model."""
+    is_model = any((path / name).exists() for name in ("config.json", *MARKS))
+    files = sorted(path.glob("*.json")) if path.is_dir() and not is_model else []
     return files or [path]
 
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from pejax.interop.config import read_json
+from pejax.interop.other_folders import other_content, other_weights
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 A_MODEL = "a folder with config.json and safetensors files, or a GGUF file"
@@ -71,8 +72,10 @@ def list_tensors(directory: Path) -> dict[str, Tensor]:
 
 
 def require_model(path: Path) -> None:
-    """Raise ValueError for a path where nothing is, with the command that gets a model from the Hugging Face Hub."""
+    """Raise ValueError for a path where nothing is, or something else than a model, with the way to one."""
     if os.path.lexists(path):
+        if content := other_content(path):
+            raise ValueError(f"{path} must be {A_MODEL}, got {content}")
         return
     is_name = len(path.parts) == 2 and not path.is_absolute() and path.parts[0] not in (".", "..")
     name = path.as_posix() if is_name else f"OWNER/{path.name}"
@@ -83,15 +86,6 @@ def require_model(path: Path) -> None:
 def has_weights(directory: Path) -> bool:
     """Whether a folder has weights that `list_tensors` lists."""
     return any(os.path.lexists(directory / name) for name in (WEIGHTS, INDEX))
-
-
-def other_weights(directory: Path) -> str:
-    """Return the weights in a folder without safetensors files, and the way to those."""
-    names = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in directory.glob(kind))
-    if not names:
-        return "neither"
-    convert = "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER), or that of another class"
-    return f"{names[0]}, a pickle, which can run code; where you trust it, convert it by transformers' {convert}"
 
 
 def _list_file(directory: Path, file: str) -> dict[str, Tensor]:

@@ -23,6 +23,9 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     Raises:
         ValueError: an unknown or unsupported architecture.
     """
+    for key in ("model_type", "architecture"):
+        if not isinstance(config.get(key), str | None):
+            raise ValueError(f"config.json: {key} must be a string, got {config[key]!r}"[:400])
     if config.get("model_type") in TOWERS:
         return text_tower(config, find_architecture)
     if "model_type" in config or "architecture" not in config:

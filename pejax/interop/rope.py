@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pejax._record.specs import EncodingSpec, Extension
+from pejax._record.specs import NONE, EncodingSpec, Extension
 from pejax.extensions import EXTENSIONS
 from pejax.interop.config import Config
 
@@ -25,6 +25,8 @@ def read_rope(
 ) -> EncodingSpec:
     """Return the spec of a layer's encoding with its extension, from flat keys or `rope_parameters`.
 
+    A layer type whose entry of `rope_parameters` is null has no positions.
+
     Args:
         c: the config.
         layer_type: "full_attention" or "sliding_attention", in models whose layers differ. None = all are alike.
@@ -41,6 +43,8 @@ def read_rope(
     if local is None and layer_type == "sliding_attention" and "rope_local_base_freq" in c.keys:
         local = True
     p = _parameters(c, layer_type, local)
+    if p is None:
+        return NONE
     base_key = "rope_local_base_freq" if local else "rope_theta"
     base = p.number("rope_theta", c.number(base_key, base))
     channels = head_channels(c)
@@ -49,7 +53,7 @@ def read_rope(
         c.must(PART, 1.0)
         p.must(PART, 1.0)
     options = {"base": base, "pairing": pairing} | ({} if rotated == channels else {"rotary_dim": rotated})
-    return EncodingSpec("rope", options, _extend(c, p, length))
+    return EncodingSpec("rope", options, read_extension(c, p, length))
 
 
 def head_channels(c: Config) -> int:
@@ -62,25 +66,42 @@ def head_channels(c: Config) -> int:
     return width // heads
 
 
-def _parameters(c: Config, layer_type: str | None, local: bool | None) -> Config:
-    """Return the keys of this layer's rotation, without flat keys."""
+def rope_objects(c: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `rope_scaling`, of older files, and `rope_parameters`; at most one of them has keys, or both are equal."""
     old, new = c.object("rope_scaling"), c.object("rope_parameters")
     if old and new and old != new:
         raise ValueError(f"{c.where}: rope_scaling must be absent where rope_parameters are given, got {old}")
+    return old, new
+
+
+def _parameters(c: Config, layer_type: str | None, local: bool | None) -> Config | None:
+    """Return the keys of this layer's rotation, without flat keys. None = the layer has no positions."""
+    old, new = rope_objects(c)
     if any(name in LAYER_TYPES for name in new):
         if layer_type not in new or set(new) - {*LAYER_TYPES}:
             rule = f"rope_parameters must have an entry for {layer_type} and for no unknown layer type"
             raise ValueError(f"{c.where}: {rule}, got {', '.join(new)}")
-        return c.part(f"rope_parameters.{layer_type}", new[layer_type] or {})
+        return None if new[layer_type] is None else c.part(f"rope_parameters.{layer_type}", new[layer_type])
     if new and not old and local is not None:
         raise ValueError(f"{c.where}: rope_parameters must have an entry per layer type, got {new}"[:400])
     return c.part("rope_scaling" if old else "rope_parameters", {} if local else old or new)
 
 
-def _extend(c: Config, p: Config, length: int) -> Extension | None:
-    """Return the extension; `default`, `linear` and `dynamic` do not read the trained length."""
+def rope_type(p: Config) -> object:
+    """Return the type of scaling: `rope_type`, or `type` in older files."""
+    return p("rope_type", p("type", "default"))
+
+
+def read_extension(c: Config, p: Config, length: int) -> Extension | None:
+    """Return the extension; `default`, `linear` and `dynamic` do not read the trained length.
+
+    Args:
+        c: the config.
+        p: the keys of the layer's rotation.
+        length: `max_position_embeddings`.
+    """
     trained = p.count(LENGTH, length)
-    kind = p("rope_type", p("type", "default"))
+    kind = rope_type(p)
     if not isinstance(kind, str) or kind not in TYPES:
         raise ValueError(f"{p.where}: rope_type must be one of {', '.join(TYPES)}, got {kind!r}")
     if kind == "default":

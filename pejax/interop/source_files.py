@@ -1,7 +1,7 @@
 """The source of a folder or of a GGUF file: everything is read and checked but the values of tensors."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuest
 """Regular expression of the names of classes of `transformers` without a language model's head."""
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
 """Regular expression of the names of tensors of heads that are not read yet."""
+
+WRAPPERS = ("module.", "_orig_mod.")
+"""Prefixes of the names of tensors in modules that torch has wrapped."""
 
 MATTERS = r"(^|\.)\d+\.|rope|rotary|alibi|lora|quant"
 """Regular expression of the names of tensors in a layer, and of others without which the result would differ."""
@@ -133,7 +136,7 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
     expected |= {copy: expected[original] for copy, original in copies_of(source).items()}
     missing = [name for name in expected if name not in tensors]
     if missing:
-        raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}")
+        raise ValueError(f"{path} must hold the tensor {missing[0]}, got none{_more(missing)}{_wrapped(tensors)}")
     carried = {*carried_tensors(source)}
     extra = [name for name in tensors if name not in expected and name not in carried]
     patterns = {name: name[: match.end()] + "*" for name in extra if (match := re.search(HEADS, name))}
@@ -153,6 +156,13 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
             raise ValueError(f"{file_of(name)}: {name} must have shape {shape} per {described_by}, got {tensor.shape}")
         if tensor.dtype not in FLOATS:
             raise ValueError(f"{file_of(name)}: {name} must have the type {' or '.join(FLOATS)}, got {tensor.dtype}")
+
+
+def _wrapped(names: Iterable[str]) -> str:
+    """Return the end of an error where all names begin as in a module that torch has wrapped."""
+    first = next((prefix for prefix in WRAPPERS if all(name.startswith(prefix) for name in names)), "")
+    way = "torch's DataParallel or compile has wrapped the model that was saved: save the module within"
+    return f"; every name in it begins with {first!r}: {way}" if first else ""
 
 
 def _pattern(name: str) -> str:

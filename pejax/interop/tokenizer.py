@@ -11,7 +11,9 @@ from typing import Any
 from pejax.interop.config import read_json
 from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
+from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
+from pejax.interop.tokenizer_settings import add_tokens, with_settings
 from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4
@@ -135,14 +137,19 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         ImportError: the package `tokenizers` is missing.
     """
     where = Path(path)
-    if where.suffix not in (".gguf", ".json"):
+    if where.suffix not in (".gguf", ".json") and not os.path.lexists(where):
         require_model(where)
     json_file = where / "tokenizer.json" if where.is_dir() else where
     # In a folder with both, tokenizer.json counts.
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
         return _from_gguf(file, read_header(file).keys)
-    tokenizer = _made(read_json(json_file), str(json_file))
+    if where.is_dir() and not os.path.lexists(json_file):
+        raise ValueError(f"{where} must hold tokenizer.json, got {other_tokenizer(where)}")
+    settings_file = json_file.parent / "tokenizer_config.json"
+    settings = read_json(settings_file) if settings_file.exists() else {}
+    tokenizer = _made(with_settings(read_json(json_file), settings, str(json_file)), str(json_file))
+    add_tokens(tokenizer, settings, str(settings_file))
     bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
     return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)))
 

@@ -84,7 +84,7 @@ def test_the_factor_of_llama_3_is_that_of_the_config():
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192}  # fmt: skip
     config = {"hidden_size": 2048, "num_attention_heads": 32, "max_position_embeddings": 131072, "rope_theta": 500000.0}
-    pe = rope_from_config({**config, "rope_scaling": scaling})
+    pe = rope_from_config({**config, "rope_scaling": scaling}, pairing="half")
     assert dict(pe.options)["base"] == 500000.0
     dims = pejax.Dims(heads=32, head_dim=64, axes=1, extent=131072)
     x = jnp.zeros((1, 1, 1, 64)).at[..., 31].set(1.0)  # in the slowest pair; the halves of the head are paired
@@ -163,7 +163,7 @@ def test_truncation_of_nested_parameters_is_read():
     config = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 16384,
               "layer_types": ["full_attention"]}  # fmt: skip
     nested = {"rope_parameters": {"full_attention": {**yarn, "truncate": False}}}
-    assert "truncate=False" in str(rope_from_config({**config, **nested}, "full_attention"))
+    assert "truncate=False" in str(rope_from_config({**config, **nested}, "full_attention", pairing="half"))
 
 
 NEEDS_ROPE = pytest.mark.skipif(not hasattr(nnx, "RoPE"), reason="this Flax has no nnx.RoPE")

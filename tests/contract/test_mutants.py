@@ -26,6 +26,7 @@ from pejax._encodings import (
     cpb,
     factory,
     fire,
+    fourier,
     lookhere,
     relative_table,
     rope,
@@ -50,7 +51,7 @@ from pejax._extensions import (
     temperature,
     yarn,
 )
-from pejax._ops import axes, offset_table, phases, relative, resize, rotary
+from pejax._ops import axes, offset_table, periods, phases, relative, resize, rotary
 from pejax._placement import grids, layouts, order, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
@@ -70,8 +71,10 @@ from tests.encodings import (
     test_alibi,
     test_axes,
     test_cpb,
+    test_fourier,
     test_kerple_fire,
     test_lookhere,
+    test_periodic,
     test_relative_table,
     test_rotary,
     test_shaw,
@@ -133,6 +136,22 @@ ROPE = [
     test_rotary.test_on_a_grid_rope_counts_in_raster_order,
 ]
 LAWS_OF_ROPE = [NORM, SHIFT]
+PERIODIC = [
+    functools.partial(test_periodic.test_angles_are_those_of_float64, 365.2425),
+    test_periodic.test_turns_of_longitude_in_degrees,
+    functools.partial(test_periodic.test_periods_added_change_nothing, test_periodic.LATITUDE_LONGITUDE, jnp.float32),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "yarn(factor=4)"),
+    functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "pi"),
+    test_periodic.test_integer_positions_that_tell_no_more_turns_apart_are_refused,
+]
+FOURIER = [
+    functools.partial(test_fourier.test_powers_are_those_of_nerf, 36, 1.0),
+    test_fourier.test_random_features_are_those_of_tancik_and_their_seed,
+    test_fourier.test_learned_features_are_algorithm_1_of_li,
+    functools.partial(test_fourier.test_on_grids_coordinates_are_centers_of_patches, (8, 3)),
+    test_fourier.test_positions_beyond_the_extent_are_refused_or_nan_where_waves_repeat,
+    functools.partial(test_fourier.test_no_wave_is_shorter_than_two_tokens, 63, 5),
+]
 AXIAL = [test_rotary.test_frequencies_of_axes_in_either_order, test_rotary.test_axial_is_the_published_one]
 AXES = [
     functools.partial(test_axes.test_every_pair_turns_with_its_axis_at_its_frequency, options)
@@ -277,6 +296,7 @@ STEPS = [
     test_clips_and_steps.test_a_watershed_is_between_two_extensions_as_in_lumina_next,
 ]
 OWN = [test_own_extensions.test_what_does_not_vary_is_computed_once_also_inside_of_a_trace]
+OFFSET = [test_temperature.test_without_an_offset_the_first_step_is_at_the_position_of_its_length]
 LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
@@ -333,7 +353,7 @@ MUTANTS = {
     ),
     "rope: a sign lost in halves": (rotary._rotated, "first * cos - second", "first * cos + second", ROPE),
     "rope: turned backwards": (
-        rotary.rope_apply,
+        rotary.rotate_at,
         "(cos * factor, sin * factor)",
         "(cos * factor, -sin * factor)",
         ROPE,
@@ -349,12 +369,12 @@ MUTANTS = {
         "geometric_frequencies(head_dim // 2, base)[:turning]",
         ROPE,
     ),
-    "rope: factor forgotten": (rotary.rope_apply, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
-    "rope: factor on cosine alone": (rotary.rope_apply, "sin * factor)", "sin)", ROPE),
-    "rope: factor squared": (rotary.rope_apply, "(cos * factor,", "(cos * factor * factor,", ROPE),
+    "rope: factor forgotten": (rotary.rotate_at, "(cos * factor, sin * factor)", "(cos, sin)", ROPE),
+    "rope: factor on cosine alone": (rotary.rotate_at, "sin * factor)", "sin)", ROPE),
+    "rope: factor squared": (rotary.rotate_at, "(cos * factor,", "(cos * factor * factor,", ROPE),
     "rope: bfloat16 angles": (
         *(
-            rotary.rope_apply,
+            rotary.rotate_at,
             "exact_cos_sin(positions,",
             "exact_cos_sin(jnp.asarray(positions, jnp.bfloat16).astype(jnp.float32),",
             [SHIFT],
@@ -362,7 +382,7 @@ MUTANTS = {
     ),
     "rope: float32 products": (phases.exact_cos_sin, *PLAIN_PRODUCT, [SHIFT]),
     "rope: phases rounded to 16 bits": (phases._phase, "return total", "return (total >> 16) << 16", [SHIFT]),
-    "rope: positions from one": (rotary.rope_apply, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
+    "rope: positions from one": (rotary.rotate_at, "exact_cos_sin(positions,", "exact_cos_sin(positions + 1,", ROPE),
     "rope: key heads dealt out in turn": (
         rotary.rotate_pairs,
         "= cos[..., None, :], sin[..., None, :]",
@@ -370,6 +390,32 @@ MUTANTS = {
         ROPE,
     ),
     "rope: columns for rows": (rope.rope, "extent[axis + 1 :]", "extent[:axis]", ROPE),
+    "fourier: an octave higher": (fourier._octaves, "2**k", "2 ** (k + 1)", FOURIER),
+    "fourier: cosines first": (fourier._octaves, "[sin, cos]", "[cos, sin]", FOURIER),
+    "fourier: radians for turns": (fourier.fourier, "math.tau * scale * drawn", "scale * drawn", FOURIER),
+    "fourier: another seed": (fourier.fourier, "RandomState(seed)", "RandomState(seed + 1)", FOURIER),
+    "fourier: features not divided": (fourier.fourier, "features / math.sqrt(count)", "features", FOURIER),
+    "fourier: a rough gelu": (fourier.fourier, "approximate=False", "approximate=True", FOURIER),
+    "fourier: corners for centers": (fourier._centers, "(places + 0.5)", "places", FOURIER),
+    "fourier: one token beyond": (fourier._centers, "places >= sides", "places > sides", FOURIER),
+    "fourier: a wave too short": (fourier._default_octaves, "side.bit_length() - 1", "side.bit_length()", FOURIER),
+    "rope: periods: two pairs of as many turns": (periods.whole_turns, ", slower + 1)", ", 1)", PERIODIC),
+    "rope: periods: turns rounded down": (periods.whole_turns, "round(frequency", "int(frequency", PERIODIC),
+    "rope: periods: extended": (periods.axis_rows, "np.isin(np.arange(len(periods)), free)[:, None]", "True", PERIODIC),
+    "rope: periods: a frequency of one word": (
+        periods.frequency_words,
+        "rest - Fraction(word)",
+        "Fraction(0)",
+        PERIODIC,
+    ),
+    "rope: periods: the turns of half a period": (
+        periods.frequency_words,
+        "Fraction(period)",
+        "Fraction(period) * 2",
+        PERIODIC,
+    ),
+    "rope: periods: any integers": (periods.AxisRows._check_turns, "2 * turns > period", "turns > period", PERIODIC),
+    "rope: periods: scaled by pi": (interpolation._beside_periods, "jnp.where(repeats, 1.0, scale)", "scale", PERIODIC),
     "axial: pairs in the other order": (axes.axis_groups, "order == words[0]", "order != words[0]", AXIAL),
     "axial: exponent of one axis": (
         axes.own_bases,
@@ -659,6 +705,12 @@ MUTANTS = {
     ),
     "by step: a stopped pair turns the other way": (by_step._between, "at > 1.0, 1.0, at", "at > 9.0, 1.0, at", STEPS),
     "own: a length where nothing varies": (own.extend_by_function, "if not varies:", "if varies:", OWN),
+    "llama4: tokens are counted whatever the offset": (
+        temperature.llama4_temperature,
+        "_counted(positions) + float(offset)",
+        "_counted(positions) + 1.0",
+        OFFSET,
+    ),
     "log_n on a grid: the longest side": (temperature._scale_by_grid, "jnp.sum(jnp.log", "jnp.max(jnp.log", LOG_N),
     "log_n on a grid: smaller grids, too": (temperature._scale_by_grid, "jnp.maximum(ratio, 1.0)", "ratio", LOG_N),
     "cpb: query - key": (cpb._coordinates, "jnp.sign(relative)", "-jnp.sign(relative)", CPB),

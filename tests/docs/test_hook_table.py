@@ -53,7 +53,7 @@ def made(setting: str, name: str) -> Encoding:
 
 def test_every_hook_has_the_call_that_the_record_says():
     """`bands` and the facts are no functions."""
-    others = {"bands", "shift_invariant", "hides", "tabulate", "dims", "spec"}
+    others = {"bands", "shift_invariant", "hides", "tabulate", "periods", "dims", "spec"}
     assert set(HOOKS) == {item.name for item in fields(Encoding)} - others
     said = inspect.getdoc(Encoding)
     for hook, (call, _) in HOOKS.items():

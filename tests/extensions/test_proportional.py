@@ -30,7 +30,7 @@ TRAINED, FINER, TIMES, PREFIX = (3, 2), (6, 4), 4, 2
 """The trained grid, one with `TIMES` as many patches, and how many tokens without a position come before them."""
 DIMS = Dims(heads=4, head_dim=12, kv_heads=2, axes=2, extent=TRAINED)
 SPECS = (*ENCODINGS, "fire(signed=True)", "shaw(values=False)", "lookhere(fov=180)", "learned(factorized=True)")
-IN_KERNELS = ("none", "rope_axial", "rope_mixed", "sinusoidal")
+IN_KERNELS = ("none", "fourier", "rope_axial", "rope_mixed", "sinusoidal")
 """Encodings without a bias: one at interpolated offsets on two axes is left to other implementations."""
 
 

@@ -33,6 +33,16 @@ def test_llama4_rises_by_a_step_after_every_8192_tokens():
     np.testing.assert_allclose(other, [0.5 * math.log(4) + 1], rtol=1e-6)
 
 
+def test_without_an_offset_the_first_step_is_at_the_position_of_its_length():
+    """As in Ministral 3 and Mistral 4."""
+    at = jnp.asarray([16383, 16384, 32767, 32768])
+    counted = llama4_temperature(at, floor_length=16384, offset=0)
+    np.testing.assert_allclose(counted, 1 + 0.1 * np.log([1, 2, 2, 3]), rtol=1e-6)
+    by_spec = make_encoding("none", DIMS, "llama4(floor_length=16384, offset=0)")
+    x = jnp.ones((1, 4, DIMS.heads, DIMS.head_dim))
+    np.testing.assert_allclose(by_spec.rotate({}, x, at)[0, :, 0, 0], counted, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_positions_below_zero_and_narrow_ones_give_finite_numbers_and_gradients():
     for temperature in (lambda p: log_n_temperature(p, 24), llama4_temperature):
@@ -129,6 +139,7 @@ def test_positions_of_another_shape_are_refused():
         (lambda: log_n_temperature(jnp.zeros(1), 1), "trained_length must be at least 2, got 1"),
         (lambda: llama4_temperature(jnp.zeros(1), floor_length=0), "floor_length must be at least 1, got 0"),
         (lambda: llama4_temperature(jnp.zeros(1), scale=-0.1), "scale must be a finite number from 0, got -0.1"),
+        (lambda: llama4_temperature(jnp.zeros(1), offset=-1), "offset must be at least 0, got -1"),
     ],
 )
 def test_bad_input_is_refused(call, words):

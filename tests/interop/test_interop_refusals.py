@@ -33,7 +33,7 @@ def configured(folder, **keys):
     ("keys", "message"),
     [
         ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: arcee, bert,"),
-        ({"model_type": 3}, "unknown model_type 3. Known: arcee, "),
+        ({"model_type": 3}, "config.json: model_type must be a string, got 3"),
         ({"model_type": "qwen2_moe"}, "model_type 'qwen2_moe' is not supported: it has a shared expert"),
         (
             {"model_type": "deepseek_v3"},

@@ -118,8 +118,10 @@ def test_a_text_ends_before_its_stops(made):
 
 
 def test_files_that_are_no_tokenizers(tmp_path):
-    with pytest.raises(ValueError, match=r"tokenizer\.json must be a file that can be read, got No such file"):
+    with pytest.raises(ValueError, match=r"must hold tokenizer\.json, got no file of a tokenizer"):
         load_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match=r"tokenizer\.json must be a file that can be read, got No such file"):
+        load_tokenizer(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
     with pytest.raises(ValueError, match=r"tokenizer\.json must be a tokenizer of the package tokenizers, got "):
         load_tokenizer(tmp_path)

@@ -1,12 +1,16 @@
 """Rotary encodings as config.json says them: old keys and new ones, as text that makes the encoding."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pejax import Dims, make_encoding
 from pejax.interop import rope_from_config, source_from_config
+from pejax.interop.architectures import ARCHITECTURES
+from pejax.interop.pipelines import PIPELINES
+from pejax.interop.rope_models import MODELS, UNREADABLE
 from pejax.specs import parse, parse_extension
 from tests.support.hub_folders import CONFIGS
 
@@ -46,7 +50,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_keys_give_the_encoding_and_its_extension(name):
     keys, pe, extend = CASES[name]
-    spec = rope_from_config({**HEADS, **keys})
+    spec = rope_from_config({**HEADS, **keys}, pairing="half")
     assert spec == parse(pe).extended(parse_extension(extend))
     dims = Dims(heads=4, head_dim=keys.get("head_dim", 16), extent=64, causal=True)
     assert make_encoding(spec, dims) is make_encoding(str(spec), dims)
@@ -60,27 +64,169 @@ def test_each_layer_type_has_its_own(old):
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }}  # fmt: skip
     config = {**HEADS, **(flat if old else nested)}
-    assert str(rope_from_config(config, "sliding_attention")) == PLAIN
+    assert str(rope_from_config(config, "sliding_attention", pairing="half")) == PLAIN
     linear = "rope(base=1000000.0, pairing='half', extend='linear(factor=8.0)')"
-    assert str(rope_from_config(config, "full_attention")) == linear
+    assert str(rope_from_config(config, "full_attention", pairing="half")) == linear
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"rope_scaling": {"type": "mrope"}}, "config.json: rope_scaling: rope_type must be one of default, linear,"),
+        ({"rope_scaling": {"type": "mrop"}}, "config.json: rope_scaling: rope_type must be one of default, linear,"),
+        ({"rope_scaling": {"type": "default", "factor": 2.0}}, "change nothing, got factor = 2.0"),
+        (
+            {"rope_parameters": {"rope_type": "axial"}},
+            "rope_type 'axial' must come with a known model_type, got None: ",
+        ),
+        ({"rope_parameters": {"mrope_section": [4, 4]}, "head_dim": 18}, "mrope_section must count 9 pairs together"),
+        (
+            {"position_embedding_type": "alibi"},
+            "position_embedding_type must be 'rope', 'rotary' or 'nope', got 'alibi'",
+        ),
         ({"rope_scaling": {"type": "linear"}}, "config.json: rope_scaling must have the key factor, got none"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling: factor must be a number, got '2'"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 3}}, "change nothing, got beta = 3"),
         ({"rope_scaling": [1]}, "config.json: rope_scaling must be an object, got [1]"),
         ({"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 3.0}}, "rope_scaling must be absent"),
-        ({"rope_parameters": {"sliding_attention": {}}}, "rope_parameters must have an entry for None"),
-        ({"hidden_size": 63}, "hidden_size must be a multiple of num_attention_heads=4, got 63"),
+        ({"rope_parameters": {"sliding_attention": {}}}, "rope_parameters must have an entry for layer_type=None and"),
+        (
+            {"hidden_size": 63, "partial_rotary_factor": 0.5},
+            "hidden_size must be a multiple of num_attention_heads=4, got",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(keys, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        rope_from_config({**HEADS, **keys})
+        rope_from_config({**HEADS, **keys}, pairing="half")
+
+
+TYPES = {
+    "neighbors": ({"model_type": "helium"}, None, "rope(base=100000.0, pairing='interleaved')"),
+    "by the file's flag": ({"model_type": "deepseek_v3", "rope_theta": 3.0, "rope_interleave": False}, None,
+                           "rope(base=3.0, pairing='half')"),
+    "a latent part": ({"model_type": "dots3_note_text", "head_dim": 32, "qk_rope_head_dim": 16, "rope_parameters": {
+        "sliding_attention": {"rope_theta": 3.0, "partial_rotary_factor": 0.5}}}, "sliding_attention",
+                      "rope(base=3.0, pairing='interleaved')"),
+    "the type's own part": ({"model_type": "qwen3_next", **HEADS}, None,
+                            "rope(base=10000.0, pairing='half', rotary_dim=64)"),
+    "a number of channels": ({"model_type": "minimax_m2", **HEADS, "rotary_dim": 8, "head_dim": 16}, None,
+                             "rope(base=5000000.0, pairing='half', rotary_dim=8)"),
+    "sections": ({"model_type": "qwen2_vl", "rope_theta": 1e6, "rope_scaling": {
+        "type": "mrope", "mrope_section": [2, 3, 3]}, **HEADS}, None,
+                 "rope(base=1000000.0, pairing='half', sections=(2, 3, 3))"),
+    "sections in turn": ({"model_type": "qwen3_vl_text", "rope_theta": 7, "head_dim": 128, "rope_parameters": {
+        "rope_type": "default", "mrope_interleaved": True}}, None,
+                         "rope(base=7.0, pairing='half', section_order='interleaved', sections=(24, 20, 20))"),
+    "height, width, time": (
+        {"model_type": "ernie4_5_vl_moe_text", "rope_theta": 7, "head_dim": 128}, None,
+        "rope(base=7.0, pairing='interleaved', section_order=((1, 2), (0,)), sections=(20, 22, 22))"),
+    "a picture": ({"model_type": "kimi_k25_vision", "rope_parameters": {"rope_type": "axial", "rope_theta": 9}}, None,
+                  "rope_axial(base=9.0, indexing='xy', layout='alternate', pairing='half')"),
+    "a part for pictures": ({"model_type": "qwen2_5_vl", "patch_size": 14, "hidden_size": 3584}, None,
+                            "rope_axial(base=10000.0, pairing='half')"),
+    "a video": ({"model_type": "minimax_m3_vl_vision", "hidden_size": 160, "num_attention_heads": 2}, None,
+                "rope_axial(base=10000.0, pairing='half', widths=(26, 26, 26))"),
+    "proportional": (
+        {"model_type": "gemma4_text", "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"],
+         "per_layer_config": {"1": {"head_dim": 32}}, "rope_parameters": {
+             "full_attention": {"rope_type": "proportional", "rope_theta": 3, "partial_rotary_factor": 0.25,
+                                "factor": 2.0},
+             "sliding_attention": {"rope_theta": 5}}}, "full_attention",
+        "rope(base=3.0, layout='proportional', pairing='half', rotary_dim=8, extend='linear(factor=2.0)')"),
+    "any layer type": ({"model_type": "zaya", "rope_parameters": {"hybrid": {"rope_theta": 5}}}, "hybrid",
+                       "rope(base=5.0, pairing='half')"),
+    "no positions": ({"model_type": "beam", "rope_parameters": {"full_attention": None}}, "full_attention", "none"),
+    "none by a key": ({"model_type": "granitemoehybrid", "rope_theta": 5}, None, "none"),
+    "two bases": ({"model_type": "gemma3n_text", "rope_theta": 5, "rope_local_base_freq": 7}, "sliding_attention",
+                  "rope(base=7.0, pairing='half')"),
+    "a temperature": ({"model_type": "ministral3", "max_position_embeddings": 64, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 5, "factor": 4.0, "original_max_position_embeddings": 16,
+        "llama_4_scaling_beta": 0.2}}, None, "rope(base=5.0, pairing='half', "
+                      "extend='yarn(trained_length=16, factor=4.0)+llama4(floor_length=16, scale=0.2, offset=0)')"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_a_model_type_says_what_the_file_does_not(name):
+    keys, layer_type, expected = TYPES[name]
+    assert rope_from_config(keys, layer_type) == parse(expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "message"),
+    [
+        ({}, {}, "pairing must be given without a model_type: 'half' (channel i turns with D/2 + i) or 'interleaved'"),
+        ({"model_type": "my_own"}, {}, "pairing must be given for model_type 'my_own', which is not known"),
+        ({}, {"pairing": "half", "rotated_fraction": 0.0}, "rotated_fraction must be a number above 0, got 0.0"),
+        ({"model_type": "ernie4_5_vl_moe_text", "rope_parameters": {"mrope_section": [3]}}, {}, "pairs of each axis"),
+        ({"model_type": "my_own"}, {"pairing": "halves"}, "pairing must be one of interleaved, half, got 'halves'"),
+        ({"model_type": "helium"}, {"pairing": "half"}, "that of model_type 'helium', 'interleaved', got 'half'"),
+        ({"model_type": "helium"}, {"base": 5.0}, "base must be None for model_type 'helium', which is known, got 5.0"),
+        ({"model_type": "llama"}, {"pairing": "half"}, "pairing must be None for model_type 'llama', which has"),
+        ({"model_type": "afmoe", "partial_rotary_factor": 0.5}, {}, "must be 1.0 for model_type 'afmoe', whose"),
+        ({"model_type": "nanochat"}, {}, "model_type 'nanochat' is not supported: it turns the other way"),
+        ({"model_type": "qwen2_vl", "text_config": {"rope_theta": 1.0}}, {}, "config['text_config'] has, pass that"),
+        ({"model_type": "ministral3", "rope_theta": 5.0}, {}, "must have the key rope_parameters, got none"),
+        ({"model_type": "afmoe", "rope_theta": 5.0}, {"layer_type": "full_attention"}, "must be None where all layers"),
+        ({"model_type": "qwen3_vl_text", "rope_parameters": {"mrope_interleaved": False}}, {}, "must be True in this"),
+    ],
+)  # fmt: skip
+def test_a_pairing_is_never_guessed(keys, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        rope_from_config(keys, **options)
+
+
+def test_an_unknown_type_is_read_with_its_pairing():
+    config = {"model_type": "my_own", "rope_theta": 500.0, "head_dim": 16, "partial_rotary_factor": 0.5}
+    expected = "rope(base=500.0, pairing='interleaved', rotary_dim=8)"
+    assert str(rope_from_config(config, pairing="interleaved")) == expected
+
+
+def test_layers_without_parameters_have_no_positions_in_a_loaded_model_either():
+    nested = {"full_attention": None, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}
+    flat = {key: value for key, value in CONFIGS["gemma3_text"].items() if not key.startswith("rope")}
+    layers = source_from_config({**flat, "rope_parameters": nested}).config.layers
+    assert [layer.attention.pe.name for layer in layers] == ["rope", "rope", "none"]
+
+
+def test_the_table_has_no_type_that_is_loaded():
+    assert not MODELS.keys() & ARCHITECTURES.keys()
+    assert not MODELS.keys() & UNREADABLE.keys()
+
+
+PIPELINE_FILES = {
+    "rope_axial(preset='flux')": {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]},
+    "rope_axial(preset='wan')": {"_class_name": "WanTransformer3DModel", "attention_head_dim": 128},
+    "rope_axial(preset='ltx2', pairing='half')": {"_class_name": "LTX2VideoTransformer3DModel", "rope_type": "split"},
+    "rope_axial(preset='hunyuan_video')": {"_class_name": "HunyuanVideoTransformer3DModel", "rope_theta": 256},
+    "rope_axial(preset='flux2', base=1000.0, widths=(8, 8, 8, 8))": {
+        "_class_name": "Flux2Transformer2DModel", "axes_dims_rope": [8, 8, 8, 8], "rope_theta": 1000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", PIPELINE_FILES)
+def test_a_file_of_diffusers_is_a_preset(expected):
+    assert rope_from_config(PIPELINE_FILES[expected]) == parse(expected)
+
+
+def test_the_guide_counts_the_models_of_diffusers():
+    guide = Path(__file__).parents[2] / "docs" / "interop.md"
+    assert f"`_class_name` of {len(PIPELINES)} models" in guide.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"_class_name": "FluxTransformer3DModel"}, "unknown _class_name 'FluxTransformer3DModel'; did you mean"),
+        ({"_class_name": "WanTransformer3DModel", "attention_head_dim": 64}, "attention_head_dim must be 128, got 64"),
+        ({"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [64, 64]}, "axes_dims_rope must be 3 whole"),
+        ({"_class_name": "CosmosTransformer3DModel", "rope_scale": [1.0, 3.0, 3.0]}, "rope_scale must be [2.0, 1.0"),
+        ({"_class_name": "CogVideoXTransformer3DModel"}, "must have the key use_rotary_positional_embeddings"),
+    ],
+)  # fmt: skip
+def test_a_file_of_diffusers_with_another_rotation_is_refused(keys, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        rope_from_config(keys)
 
 
 def test_models_read_old_keys_and_new_ones_alike():

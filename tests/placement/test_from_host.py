@@ -72,12 +72,31 @@ def test_attention_of_offsets_is_that_of_the_times():
     np.testing.assert_allclose(seen, exact, atol=3e-7)
 
 
+NOON = datetime.datetime(2026, 3, 29, 12)
+
+
+def test_time_zones_are_taken_to_utc():
+    """On the last Sunday of March the clocks of Berlin go from 2 to 3 o'clock."""
+    berlin = [datetime.timezone(datetime.timedelta(hours=hours)) for hours in (1, 2)]
+    night = [NOON.replace(hour=1, minute=30, tzinfo=berlin[0]), NOON.replace(hour=3, minute=30, tzinfo=berlin[1])]
+    for values in (night, np.asarray(night, object), [night[0], night[1].astimezone(datetime.UTC)]):
+        positions, origin = offset_positions(values)
+        assert positions.tolist() == [0.0, 3600.0]
+        assert origin == np.datetime64("2026-03-29T00:30")
+    assert offset_positions(np.asarray([NOON, NOON.replace(hour=13)], object))[0].tolist() == [0.0, 3600.0]
+
+
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing": ([], {}, r"values must have at least one, got shape \(0,\)"),
     "nan": ([0.0, np.nan], {}, "values must be finite, got nan"),
     "NaT": (np.asarray(["NaT"], "datetime64[s]"), {}, "values must be known times, got NaT"),
     "text": ("2026", {}, "values must be known, an array or a list: .*, got '2026'"),
     "texts": (["2026"], {}, "values must be integers, floats of 32 or 64 bits, .*, got <U4"),
+    "no unit of time": (np.asarray([1, 2]).view("M8"), {}, r"values must have a unit, such as datetime64\[s\], got"),
+    "some time zones": (
+        [NOON, NOON.replace(tzinfo=datetime.UTC)], {}, "values must all have a time zone, or none, got 2026-03-29"
+    ),
+    "objects": ([NOON, 1.0], {}, "values must be integers, .*, got object of datetime, float"),
     "16 bits": (np.ones(2, np.float16), {}, "values must be integers, floats of 32 or 64 bits, .*, got float16"),
     "a far origin": (SECONDS, {"origin": 0}, "positions must not lose digits in float32, got 1764200000.0"),
     "half an origin": ([1, 2], {"origin": 0.5}, "origin must be whole, as the values are, got 0.5"),

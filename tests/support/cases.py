@@ -32,7 +32,7 @@ SIZES = {"image": ((3, 5), (6, 4), (8, 2)), "volume": ((2, 3, 2), (4, 4, 1), (3,
 
 HOOKS = {item.name for item in fields(Encoding)} - {
     *("init", "init_layer", "constants", "layer_constants", "adapt"),
-    *("shift_invariant", "hides", "tabulate", "dims", "spec"),
+    *("shift_invariant", "hides", "tabulate", "periods", "dims", "spec"),
 }
 """The hooks of tokens and of pairs: fields of the record that are neither parameters nor facts."""
 

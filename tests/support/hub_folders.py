@@ -107,6 +107,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {"model_type": "bert", **ENCODER},
     "roberta": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 1},
     "roberta, padding": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "pad_token_id": 0},
+    "roberta, relu": {"model_type": "roberta", **ENCODER, "max_position_embeddings": 50, "hidden_act": "relu"},
     "modernbert": {"model_type": "modernbert", **ENCODER, **MODERN, "num_hidden_layers": 4},
     "modernbert, biases": {"model_type": "modernbert", **ENCODER, **MODERN, "attention_bias": True, "mlp_bias": True,
                            "norm_bias": True, "classifier_bias": True, "tie_word_embeddings": False},

@@ -71,7 +71,7 @@ def test_they_move_the_loss_in_training_and_nothing_in_evaluation():
 @pytest.mark.parametrize("pe", mostly_slow([*ENCODINGS, "fire(signed=True)", "learned(factorized=True)"], ["alibi"]))
 def test_every_encoding_learns_at_such_positions(pe):
     """Tables of positions hold less than a patch beyond their ends; everything else takes any."""
-    flags = INSIDE if pe.startswith("learned") else MOVED
+    flags = INSIDE if pe.startswith(("learned", "fourier")) else MOVED
     model = classifier(f"--pe={pe}", *flags)
     require_trainable_positions(model)
     step = jax.jit(jax.value_and_grad(lambda params, key: model.loss(params, batch(), key)[0]))

@@ -47,7 +47,7 @@ def test_it_writes_animations_twice_and_takes_a_spec(tmp_path):
     ("arguments", "message"),
     [
         (["alibo"], "unknown encoding 'alibo'; did you mean 'alibi'? Known: alibi, "),
-        (["rope(bas=3)"], "rope takes base, rotary_dim, pairing, layout, sections, section_order, extend; got 'bas'"),
+        (["rope(bas=3)"], "section_order, periodic, extend; got 'bas'; did you mean base?"),
         (["alibi", "--only=slope"], "unknown picture 'slope'; did you mean 'slopes'? Known: "),
         (["none", "--only=bias"], "none has no picture 'bias'; it has "),
         (["alibi", "--theme=gray"], "--theme must be one of light, dark, got 'gray'"),

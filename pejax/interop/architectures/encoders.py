@@ -42,15 +42,29 @@ PADDING = 1
 BERT_CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|^cls\.seq_relationship\.(weight|bias)$"
 
 
-def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("learned")) -> TransformerConfig:
-    """Read BertConfig; a table of positions begins after the skipped rows."""
+def bert(
+    c: Config,
+    skipped_rows: int = 0,
+    pe: EncodingSpec = EncodingSpec("learned"),
+    head_activation: str | None = None,
+) -> TransformerConfig:
+    """Read BertConfig.
+
+    Args:
+        c: the config.
+        skipped_rows: number of rows before the table of positions.
+        pe: the encoding.
+        head_activation: activation in the head. None = that of the layers.
+    """
     c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
     plain = mlp(c, "gelu", gated=False, bias=True)
     layer = LayerConfig(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
-    head = HeadConfig(c.flag("tie_word_embeddings", True), bias=True, transform=(plain.activation, norm))
+    head = HeadConfig(
+        c.flag("tie_word_embeddings", True), bias=True, transform=(head_activation or plain.activation, norm)
+    )
     return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), length, (layer,) * layers, causal=False, norm=None,
         embed_norm=norm, types=c.count("type_vocab_size", 2), head=head, padding="counted",
@@ -58,9 +72,12 @@ def bert(c: Config, skipped_rows: int = 0, pe: EncodingSpec = EncodingSpec("lear
 
 
 def roberta(c: Config) -> TransformerConfig:
-    """Read RobertaConfig; positions count the ids that are not padding, from the row after that of `pad_token_id`."""
+    """Read RobertaConfig; positions count the ids that are not padding, from the row after that of `pad_token_id`.
+
+    The head's activation is no key: transformers computes the exact GELU there, whatever `hidden_act` says.
+    """
     padding = c.count("pad_token_id", PADDING, least=0)
-    return replace(bert(c, skipped_rows=1 + padding), padding=padding)
+    return replace(bert(c, skipped_rows=1 + padding, head_activation="gelu"), padding=padding)
 
 
 BERT_COPIES = {"cls.predictions.decoder.bias": "cls.predictions.bias"}

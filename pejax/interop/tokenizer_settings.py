@@ -1,0 +1,78 @@
+"""What tokenizer_config.json says beside a tokenizer.json, as transformers reads it: more tokens, and case."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""Keys of tokenizer_config.json, and those of a BertNormalizer in tokenizer.json that they overrule."""
+
+PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes of transformers that take the normalizer as it is."""
+
+FLAGS = ("lstrip", "rstrip", "normalized", "single_word", "special")
+NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+MORE = ("additional_special_tokens", "extra_special_tokens")
+
+
+def with_settings(content: Mapping[str, Any], settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a tokenizer.json with the normalizer that the settings describe, and without dropout of merges.
+
+    Args:
+        content: content of tokenizer.json.
+        settings: content of tokenizer_config.json.
+        where: name of tokenizer.json, for the warning.
+    """
+    result, model, normalizer = {**content}, content.get("model"), content.get("normalizer")
+    if isinstance(model, dict) and model.get("dropout"):
+        reason = "with it the same text has other ids each time"
+        warnings.warn(f"{where}: dropout {model['dropout']} of merges is left out, {reason}", stacklevel=3)
+        result["model"] = {**model, "dropout": None}
+    takes_settings = settings.get("tokenizer_class") not in PLAIN
+    if takes_settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        overruled = {theirs: settings[own] for own, theirs in NORMALIZER.items() if own in settings}
+        result["normalizer"] = {**normalizer, **overruled}
+    return result
+
+
+def add_tokens(library: Any, settings: Mapping[str, Any], where: str) -> None:
+    """Add the tokens that only the settings have to a tokenizer of the package `tokenizers`, in their order.
+
+    Raises:
+        ValueError: an entry that is no token.
+    """
+    from tokenizers import AddedToken
+
+    known = {token.content: repr(token) for token in library.get_added_tokens_decoder().values()}
+    for text, flags, is_numbered in _tokens(settings, where):
+        token = AddedToken(text, **flags)
+        # A numbered token overrules the flags of the one in tokenizer.json.
+        if text and (text not in known or (is_numbered and known[text] != repr(token))):
+            known[text] = repr(token)
+            library.add_tokens([token])
+
+
+def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, bool], bool]]:
+    """Yield the text, the flags and whether it is numbered of every token: numbered, named, further ones."""
+    numbered = settings.get("added_tokens_decoder") or {}
+    if not isinstance(numbered, dict) or not all(str(key).isdecimal() for key in numbered):
+        raise ValueError(f"{where}: added_tokens_decoder must map ids to tokens, got {str(numbered)[:80]}")
+    special: list[Any] = [settings.get(name) for name in NAMED]
+    for name in MORE:
+        entries = settings.get(name) or []
+        special += (
+            entries.values() if isinstance(entries, dict) else entries if isinstance(entries, list) else [entries]
+        )
+    tokens = [(numbered[key], False) for key in sorted(numbered, key=int)] + [(token, True) for token in special]
+    for token, is_special in tokens:
+        if token is None:
+            continue
+        fields = token if isinstance(token, dict) else {"content": token}
+        if not isinstance(fields.get("content"), str):
+            raise ValueError(f"{where}: a token must be a text or an object with `content`, got {str(token)[:80]}")
+        flags = {flag: bool(fields[flag]) for flag in FLAGS if flag in fields}
+        yield fields["content"], {**flags, "special": is_special or flags.get("special", False)}, not is_special
