@@ -174,7 +174,7 @@ def test_a_run_goes_on_with_a_text_of_bytes(run, capsys):
     made = generate(model, [[*b"To be"]], 9, sampling=Sampling(1.0), key=jax.random.key(2))[0]
     assert written.out == bytes(np.asarray(made).tolist()).decode(errors="replace") + "\n"
     assert written.err.splitlines()[0] == (
-        "step 2 of lm · 7,712 parameters · rope · context of 32 tokens · 5 tokens of the prompt, at most 9 to follow"
+        "step 2 of lm · 11,568 parameters · rope · context of 32 tokens · 5 tokens of the prompt, at most 9 to follow"
     )
     assert main(["To be", f"--model={run}", "--extend=yarn(factor=2)", "--dtype=bfloat16", "--max_tokens=40"]) == 0
     assert "rope(extend='yarn(factor=2.0)')" in capsys.readouterr().err
