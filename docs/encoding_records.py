@@ -268,7 +268,7 @@ RECORDS: dict[str, Record] = {
             r"\theta_t = b^{-2 \, l(t) / w}, \qquad l(t) = 0, \ldots, \frac{w}{2} - 1",
         ),
         "a(t) is the axis of pair t, l(t) its index among the pairs of that axis, w the channels of that axis, D/A of the D channels per head on A axes unless `widths` says otherwise, b the base (100) and s the scale.",
-        "The pairs are divided among the axes: the first half of them rotates by the row, the second half by the column (`widths`, `layout` and `indexing` change that).",
+        "The pairs are divided among the axes: the first half of them rotates by the row, the second half by the column (`widths`, `layout` and `indexing` change that). `periodic` makes an axis a circle, such as longitude.",
         ("rope_mixed_plane_waves.svg",),
         "The RoPE-Axial models of rope-vit, and, with the presets below, Flux, Qwen-Image, Wan, HunyuanVideo, LTX, CogVideoX and other models of pictures and videos; Qwen2-VL, Qwen3-VL and ERNIE 4.5 VL; the vision encoders of Pixtral, Gemma 4, Llama 4, Kimi and DINOv3.",
         ("rope_apply",),

@@ -109,13 +109,18 @@ def sides_of_input(
     filled = jnp.any(seen.reshape(-1, slots), axis=0)
     current = slots - 1 - jnp.argmax(filled[::-1]).astype(jnp.int32)
     tokens = as_token_positions(positions, (*batch, 1))
-    if axes == 1 and tokens.positions.shape in ((1,), (*batch, 1)) and tokens[1:] == (None, None, None):
+    is_plain = all(field is None for field in tokens[1:])
+    if axes == 1 and is_plain and tokens.positions.shape in ((1,), (*batch, 1)):
         return tokens, *_count_back(tokens.positions, seen, current, value)
-    shape = (*batch, slots)
-    check_tokens("input_positions of a step, of one token or of all slots,", positions, tuple(batch), slots)
-    tokens = follow_arrays(positions, shape, causal=causal, spans=spans)
+    shape, axis = tokens.positions.shape, -1 if axes == 1 else -2
+    if slots not in shape[axis : axis + 1 or None]:
+        rule = "input_positions of a step must be one number, that of its token, or those of all slots of the cache"
+        fields = ", ".join(name for name, field in tokens._asdict().items() if field is not None)
+        raise ValueError(f"{rule}, {slots}, got {fields} of shape {shape}")
+    check_tokens("input_positions", positions, tuple(batch), slots)
+    tokens = follow_arrays(positions, (*batch, slots), causal=causal, spans=spans)
     of_query = functools.partial(jnp.take, indices=current[None], mode="clip")
-    places = of_query(tokens.positions, axis=-1 if axes == 1 else -2)
+    places = of_query(tokens.positions, axis=axis)
     return TokenPositions(places, *(None if x is None else of_query(x, axis=-1) for x in tokens[1:])), tokens, value
 
 

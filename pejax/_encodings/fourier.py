@@ -38,6 +38,7 @@ KINDS = ("powers", "random", "learned")
 OCTAVES, MOST_OCTAVES = 10, 24
 """Octaves of each coordinate in NeRF, and those that coordinates in float32 tell apart."""
 BEYOND = "within the trained extent, where kind='powers' repeats (extend='pi' scales positions into it)"
+"""Where positions must be, for messages."""
 LEAST, MOST = 1e-9, 1e9
 """Scales whose frequencies float32 holds."""
 

@@ -94,7 +94,7 @@ def read_periods(periodic: Periods | None, axes: int, extend: object) -> Periods
         raise ValueError(f"periodic must be one period or None per axis, axes={axes}, got {periodic}")
     for period in periodic:
         if period is not None and not LEAST <= period <= MOST:
-            raise ValueError(f"periodic must be numbers from {LEAST} to {MOST}, or None, got {period}")
+            raise ValueError(f"periodic must be None, or above 0, from {LEAST} to {MOST}, got {period}")
     if extend is not None and None not in periodic:
         raise ValueError(f"extend must have an axis that is not periodic, got {str(extend)!r} with periodic={periodic}")
     return periodic if any(periodic) else ()

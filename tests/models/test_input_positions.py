@@ -129,7 +129,7 @@ def test_tokens_of_a_picture_decode_in_their_order():
     full = layer(X, input_positions=grid)
     np.testing.assert_allclose(decoded(layer, lambda i: grid), full, rtol=1e-6, atol=3e-6)
     alone = lambda i: TokenPositions(grid.positions[i : i + 1], order=SLOTS[i : i + 1])
-    raises_one_line(lambda: decoded(layer, alone), "input_positions of a step, of one token or of all slots")
+    raises_one_line(lambda: decoded(layer, alone), "input_positions of a step must be one number", "shape (1, 2)")
 
 
 @NEEDS_FLAX
@@ -195,9 +195,11 @@ def test_input_positions_of_another_shape_are_refused(module):
     shown = jnp.ones((1, 1, 1, 6), bool)
     refused(jnp.arange(5), "input_positions must be", "T=6, got (5,)")
     refused(jnp.zeros((3, 6), int), "input_positions must be", "got (3, 6)")
-    refused(jnp.arange(4), "input_positions of a step", "T=6, got (4,)", queries=1, mask=shown)
+    refused(jnp.arange(4), "input_positions of a step", "cache, 6, got positions of shape (4,)", queries=1, mask=shown)
+    refused(jnp.asarray(3), "input_positions of a step", "shape ()", queries=1, mask=shown)
+    refused(jnp.zeros((3, 6), int), "input_positions must be", "got (3, 6)", queries=1, mask=shown)
     segments = TokenPositions(jnp.asarray([5]), segment_ids=jnp.asarray([[1], [2]]))
-    refused(segments, "input_positions of a step", queries=1, mask=shown)
+    refused(segments, "input_positions of a step", "positions, segment_ids of shape (1,)", queries=1, mask=shown)
     both_sides = "give the positions of both sides, by at(q, k)"
     refused(jnp.arange(4), both_sides, "got 4 queries and 6 keys, no mask", queries=4)
     refused("here", "input_positions must be", kind=TypeError)

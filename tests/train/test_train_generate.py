@@ -14,7 +14,10 @@ from pejax.models import Sampling, generate
 from tests.support.cli import refused
 from tests.support.gguf_files import byte_tokens, write_gguf
 from tests.support.hub_folders import write
+from train.generate.models import ByteReader
 from train.generate.program import main
+from train.lm import program as lm
+from train.runs import load_run
 
 PROMPT = "the thin"
 VOCAB = 260
@@ -148,3 +151,55 @@ def test_ctrl_c_ends_it_with_a_line(folder, tmp_path):
     last = error.decode().splitlines()[-1]
     assert last.startswith("stopped; ")
     assert "token" in last
+
+
+# A run of train.lm
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "lm"
+    flags = ("--width=16", "--layers=1", "--heads=2", "--length=32", "--steps=2", "--eval_lengths=32", "--eval_limit=1")
+    assert lm.main([*flags, f"--out={out}"]) == 0
+    return out
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_a_text_of_bytes(run, capsys):
+    flags = ("--max_tokens=9", "--temperature=1", "--seed=2")
+    capsys.readouterr()
+    assert main(["To be", f"--model={run}", *flags]) == 0
+    written = capsys.readouterr()
+    model = load_run(run).model
+    made = generate(model, [[*b"To be"]], 9, sampling=Sampling(1.0), key=jax.random.key(2))[0]
+    assert written.out == bytes(np.asarray(made).tolist()).decode(errors="replace") + "\n"
+    assert written.err.splitlines()[0] == (
+        "step 2 of lm · 11,568 parameters · rope · context of 32 tokens · 5 tokens of the prompt, at most 9 to follow"
+    )
+    assert main(["To be", f"--model={run}", "--extend=yarn(factor=2)", "--dtype=bfloat16", "--max_tokens=40"]) == 0
+    assert "rope(extend='yarn(factor=2.0)')" in capsys.readouterr().err
+    assert "params must be float32 with a run" in refused(
+        capsys, lambda: main(["a", f"--model={run}", "--params=file"])
+    )
+
+
+@pytest.mark.slow
+def test_a_run_has_the_tokenizer_of_its_data_which_the_user_names(tmp_path, capsys):
+    text = tmp_path / "notes.txt"
+    text.write_text("\n".join(f"story {n} of words" for n in range(400)))
+    data = f"--data=file(path='{text}', tokenizer='bpe(vocab=280)')"
+    flags = ("--width=8", "--layers=1", "--heads=2", "--length=16", "--steps=2", "--eval_lengths=16", "--eval_limit=1")
+    assert lm.main([*flags, data, "--probe_every=0", f"--out={tmp_path / 'run'}"]) == 0
+    model = f"--model={tmp_path / 'run'}"
+    assert "add --data=" in refused(capsys, lambda: main(["story", model]))
+    assert main(["story 7", model, data, "--max_tokens=3"]) == 0
+    assert "3 tokens" in capsys.readouterr().err
+
+
+def test_bytes_become_characters_as_they_are_whole_and_end_where_asked():
+    reader = ByteReader()
+    ids = reader.encode("a漢🤗!")
+    assert [*reader.stream(ids)] == ["a", "漢", "🤗", "!"]
+    assert [*reader.stream(iter(ids[:3]))] == ["a", "\ufffd"]
+    assert "".join(reader.stream(reader.encode("one. two"), stop=(". ",))) == "one"
+    assert "".join(reader.stream(reader.encode("one. two"), stop=(ord("."),))) == "one"

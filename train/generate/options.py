@@ -9,7 +9,11 @@ from train.engine.options import option, options
 class GenerateOptions:
     """Go on with a text."""
 
-    model: str = option(text="a folder with config.json, safetensors files and tokenizer.json, or a GGUF file")
+    model: str = option(
+        text="a folder with config.json, safetensors files and tokenizer.json, a GGUF file, or a run folder"
+    )
+    data: str = option("", "data of a run on files, as --data gave them: its tokenizer is theirs")
+    pe: str = option("", "encoding of a run that has one from a module of your own, as --pe gave it")
     max_tokens: int = option(256, "most tokens to make")
     temperature: float = option(0.0, "0 = the most probable token each time")
     top_k: int = option(0, "draw from the k most probable tokens only; 0 = from all")

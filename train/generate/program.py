@@ -1,8 +1,9 @@
-"""Go on with a text, by a language model in a Hugging Face folder or a GGUF file.
+"""Go on with a text, by a language model in a Hugging Face folder, a GGUF file or a run of train.lm or train.tune.
 
     python -m train.generate --model=SmolLM2-135M "The three primary colors are"
     python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --top_p=0.95 --seed=3
     python -m train.generate --model=model.gguf "$(cat book.txt) In short," --extend="yarn(factor=4)"
+    python -m train.generate --model=runs/rope-shakespeare-0 "To be" --temperature=0.8
 
     python -m train.generate --model=model.gguf "A story without end:" --window=512 --first=4 --max_tokens=10000
 
@@ -16,16 +17,15 @@ import time
 from collections.abc import Iterator, Sequence
 
 import jax
-from flax import nnx
 from rich.console import Console
 
-from pejax import interop
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
-from pejax.models import Decoder, Sampling, stream
+from pejax.models import Sampling, stream
 from train.engine.heartbeat import working
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
+from train.generate.models import about, open_model
 from train.generate.options import GenerateOptions, parser
 
 
@@ -89,11 +89,8 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
     visible_devices()
     with working(console, "loading"):
-        tokenizer = interop.load_tokenizer(options.model)
-        extend = options.extend or None
-        model, source = interop.load(options.model, extend=extend, dtype=options.dtype, params=options.params)
-    if not isinstance(model, Decoder):
-        raise ValueError(f"the model must be a decoder, got a {type(model).__name__}")
+        subject = open_model(options)
+    model, tokenizer = subject.model, subject.reader
     ids = tokenizer.encode(prompt)
     if not ids:
         raise ValueError("the prompt must have at least one token, got none")
@@ -111,7 +108,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         first=options.first,
         renumber=renumber,
     )
-    console.print(f"{about(model, source)} · {len(ids)} tokens of the prompt, at most {count} to follow")
+    console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
 
     def token_ids() -> Iterator[int]:
         for token in tokens:
@@ -127,11 +124,3 @@ def _room(prompt: int, context: int, most: int) -> int:
         raise ValueError(f"the prompt must be shorter than the context of the model, {context} tokens, or a window or "
                          f"extend be given, such as 'yarn(factor=4)', got {prompt} tokens")  # fmt: skip
     return min(most, context - prompt)
-
-
-def about(model: Decoder, source: interop.Source) -> str:
-    """Return the description of the loaded model, in one line."""
-    count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    encodings = {str(layer.attention.pe) for layer in model.config.layers}
-    positions, context = " and ".join(sorted(encodings)), f"context of {model.config.length:,} tokens"
-    return f"{source.config_json['model_type']} · {count:,} parameters · {positions} · {context}"
