@@ -68,12 +68,15 @@ def _refusal(folder: Path, path: Path) -> str:
 
 def _write_tokenizer(file: Path, target: Path) -> None:
     """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
+    keys = read_header(file).keys
+    if "tokenizer.ggml.model" not in keys:
+        return None
     try:
         tokenizer = load_tokenizer(file)
     except (ValueError, ImportError) as refused:
         return _warn(f"the saved folder has no tokenizer: {refused}")
     tokenizer.library.save(str(target / "tokenizer.json"))
-    settings = _settings(read_header(file).keys)
+    settings = _settings(keys)
     (target / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return None
 
