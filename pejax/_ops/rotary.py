@@ -230,7 +230,8 @@ def rope_apply(
     """
     if frequencies is None:
         frequencies = geometric_frequencies(x.shape[-1] // 2, 10000.0)
-    _refuse_tables(positions.shape, frequencies.shape)
+    axes = position_axes(frequencies)
+    _refuse_tables(positions.shape, frequencies.shape, axes)
     return rotate_at(x, positions, frequencies, pairing=pairing, attention_factor=attention_factor)
 
 
@@ -259,9 +260,9 @@ MOST_AXES = 4
 """Axes that tokens have: more of them in positions and frequencies of one shape are the cos and sin of transformers."""
 
 
-def _refuse_tables(positions: tuple[Any, ...], frequencies: tuple[int, ...]) -> None:
+def _refuse_tables(positions: tuple[Any, ...], frequencies: tuple[int, ...], axes: int) -> None:
     """Raise ValueError for cos and sin in place of positions and frequencies."""
-    if len(frequencies) == 2 and positions == frequencies and frequencies[0] > MOST_AXES:
+    if len(frequencies) == 2 and positions == frequencies and axes > MOST_AXES:
         rule = "rope_apply takes positions and frequencies, and computes cos and sin"
         raise ValueError(f"{rule}, got two arrays of shape {positions}")
 

@@ -327,7 +327,7 @@ def run_of(own, tmp_path, seconds=60.0):
     return left
 
 
-@pytest.mark.parametrize(("own", "count"), [(train, 90), (sample, 6)])
+@pytest.mark.parametrize(("own", "count"), [(train, 96), (sample, 6)])
 def test_missing_packages_are_one_line(own, count, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(own.NEEDED, "no_such_package", "no-such-package")
     left = run_of(own, tmp_path)

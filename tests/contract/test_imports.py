@@ -75,7 +75,7 @@ TRAIN_MAY_IMPORT = {
     "evaluate": {"devices", "engine"},
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
-    "generate": {"devices", "engine"},
+    "generate": {"data", "devices", "engine", "lm", "runs"},
     "runs": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
