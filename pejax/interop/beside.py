@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from pejax.interop.tokenizer import load_tokenizer
 
 KEPT = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
-    *("vocab.txt", "merges.txt", "spiece.model", "sentencepiece*.model", "tokenizer.model*", "tekken.json"),
+    *("vocab.txt", "merges.txt", "spiece.model", "sentencepiece*.model", "tekken.json"),
+    *("tokenizer.model", "tokenizer.model.v[0-9]", "tokenizer.model.v[0-9]m[0-9]"),
     *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "generation_config.json"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     # those of sentence-transformers; a module such as 2_Dense has weights of its own
@@ -25,27 +25,33 @@ LARGEST = 256 * 2**20
 """Largest size in bytes of a file that is kept."""
 
 
-def keep_files(origin: Path, target: Path) -> None:
-    """Copy the small files of a model into a folder that it was saved in; write the tokenizer of a GGUF file into it.
-
-    What cannot be kept is named in a warning: files that are too large, links out of the folder, a tokenizer that is
-    not read, or everything where the origin is gone.
+def keep_files(origin: Path, target: Path) -> list[str]:
+    """Copy the small files of a model into a folder that it is saved in; write the tokenizer of a GGUF file into it.
 
     Args:
         origin: folder or GGUF file that the model was loaded from.
         target: folder with the saved model.
+
+    Returns:
+        A line on everything that could not be kept: files that are too large or cannot be read, links out of the
+        folder, a tokenizer that is not read, or all of it where the origin is gone.
     """
     if origin.is_file():
         return _write_tokenizer(origin, target)
     if not origin.is_dir():
-        return _warn(f"{origin} is gone: the saved folder has no tokenizer and no other file beside the model")
+        return [f"{origin} is gone: the saved folder has no tokenizer and no other file beside the model"]
+    notes = []
     for name in _kept_names(origin):
-        if reason := _refusal(origin, origin / name):
-            _warn(f"{origin / name} was not copied into the saved folder: {reason}")
-        else:
-            (target / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(origin / name, target / name)
-    return None
+        reason = _refusal(origin, origin / name)
+        if not reason:
+            try:
+                (target / name).parent.mkdir(exist_ok=True)
+                shutil.copyfile(origin / name, target / name)
+            except OSError as error:
+                reason = str(error.strerror or error)
+        if reason:
+            notes.append(f"{origin / name} was not copied into the saved folder: {reason}")
+    return notes
 
 
 def _kept_names(folder: Path) -> Iterator[Path]:
@@ -56,9 +62,9 @@ def _kept_names(folder: Path) -> Iterator[Path]:
 
 def _refusal(folder: Path, path: Path) -> str:
     """Return why a file is not copied, or nothing."""
-    content = path.resolve()
+    content, home = path.resolve(), folder.resolve()
     # The cache of huggingface_hub has links: from snapshots/REVISION/NAME to blobs/DIGEST.
-    if path.is_symlink() and not content.is_relative_to(folder.resolve().parent.parent / "blobs"):
+    if not any(content.is_relative_to(place) for place in (home, home.parent.parent / "blobs")):
         return f"it is a link to {content}"
     if not content.is_file():
         return "it is no file"
@@ -66,19 +72,19 @@ def _refusal(folder: Path, path: Path) -> str:
     return f"it has {size / 2**20:.0f} MiB, more than {LARGEST / 2**20:.0f}" if size > LARGEST else ""
 
 
-def _write_tokenizer(file: Path, target: Path) -> None:
+def _write_tokenizer(file: Path, target: Path) -> list[str]:
     """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
     keys = read_header(file).keys
     if "tokenizer.ggml.model" not in keys:
-        return None
+        return []
     try:
         tokenizer = load_tokenizer(file)
     except (ValueError, ImportError) as refused:
-        return _warn(f"the saved folder has no tokenizer: {refused}")
+        return [f"the saved folder has no tokenizer: {refused}"]
     tokenizer.library.save(str(target / "tokenizer.json"))
     settings = _settings(keys)
     (target / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    return None
+    return []
 
 
 def _settings(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +95,3 @@ def _settings(keys: Mapping[str, Any]) -> dict[str, Any]:
     special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
     template = keys.get("tokenizer.chat_template")
     return {"tokenizer_class": "PreTrainedTokenizerFast", **special} | ({"chat_template": template} if template else {})
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)

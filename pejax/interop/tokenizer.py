@@ -180,7 +180,8 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
         token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
         text = token.get("content") if isinstance(token, dict) else token
         named_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
-        all_ids += ids if named_id is None else [*ids, named_id]
+        all_ids += [number for number in ids if number >= 0]  # -1 is none, in some files
+        all_ids += [] if named_id is None else [named_id]
     return all_ids
 
 

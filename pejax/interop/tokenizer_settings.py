@@ -1,5 +1,6 @@
 """What tokenizer_config.json says beside a tokenizer.json, as transformers reads it: more tokens, and case."""
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,18 +49,20 @@ def add_tokens(library: Any, settings: Mapping[str, Any], where: str) -> None:
     from tokenizers import AddedToken
 
     known = {token.content: repr(token) for token in library.get_added_tokens_decoder().values()}
+    more = []
     for text, flags, is_numbered in _tokens(settings, where):
         token = AddedToken(text, **flags)
         # A numbered token overrules the flags of the one in tokenizer.json.
         if text and (text not in known or (is_numbered and known[text] != repr(token))):
             known[text] = repr(token)
-            library.add_tokens([token])
+            more.append(token)
+    library.add_tokens(more)  # together: each call looks at all tokens
 
 
 def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, bool], bool]]:
     """Yield the text, the flags and whether it is numbered of every token: numbered, named, further ones."""
     numbered = settings.get("added_tokens_decoder") or {}
-    if not isinstance(numbered, dict) or not all(str(key).isdecimal() for key in numbered):
+    if not isinstance(numbered, dict) or not all(re.fullmatch("[0-9]{1,9}", str(key)) for key in numbered):
         raise ValueError(f"{where}: added_tokens_decoder must map ids to tokens, got {str(numbered)[:80]}")
     special: list[Any] = [settings.get(name) for name in NAMED]
     for name in MORE:
@@ -72,7 +75,8 @@ def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict
         if token is None:
             continue
         fields = token if isinstance(token, dict) else {"content": token}
-        if not isinstance(fields.get("content"), str):
-            raise ValueError(f"{where}: a token must be a text or an object with `content`, got {str(token)[:80]}")
+        text = fields.get("content")
+        if not isinstance(text, str) or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"{where}: a token must be a text or an object with `content`, got {str(token)[:80]!a}")
         flags = {flag: bool(fields[flag]) for flag in FLAGS if flag in fields}
-        yield fields["content"], {**flags, "special": is_special or flags.get("special", False)}, not is_special
+        yield text, {**flags, "special": is_special or flags.get("special", False)}, not is_special

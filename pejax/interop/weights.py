@@ -143,9 +143,11 @@ def save(model: Decoder | EncoderDecoder | ViT, directory: str | os.PathLike[str
             value[slot.pieces[number].index] = _narrowed(name, piece, value.dtype)
         return value
 
-    origin = source.origin
-    finish = lambda folder: None if origin is None else keep_files(origin, folder)
+    notes: list[str] = []
+    finish = lambda folder: notes.extend([] if source.origin is None else keep_files(source.origin, folder))
     write_folder(Path(directory), config, source.tensors, values, finish)
+    for note in notes:  # where warnings are errors, the folder is there
+        warnings.warn(note, stacklevel=2)
 
 
 def _config(model: Decoder | EncoderDecoder | ViT, source: Source) -> Mapping[str, Any]:

@@ -18,7 +18,15 @@ FILES = {
     "preprocessor_config.json": "{}", "modules.json": "[]", "1_Pooling/config.json": "{}", "2_Dense/config.json": "{}",
     "2_Dense/model.safetensors": "weights of a module", "additional_chat_templates/tool_use.jinja": "{{ tools }}",
 }  # fmt: skip
-LEFT = ("modeling_x.py", "pytorch_model.bin", "README.md", "onnx/model.onnx", ".git/config")
+LEFT = (
+    "modeling_x.py",
+    "tokenizer.model.py",
+    "tokenizer.model.bin",
+    "pytorch_model.bin",
+    "README.md",
+    "onnx/model.onnx",
+    ".git/config",
+)
 
 
 def resaved(folder: Path, target: Path) -> set[str]:
@@ -65,6 +73,22 @@ def test_links_are_followed_in_a_cache_of_the_hub_and_nowhere_else(tmp_path):
     (snapshot / "chat_template.jinja").symlink_to(tmp_path / "secret")
     with pytest.warns(UserWarning, match=r"chat_template\.jinja was not copied into the saved folder: it is a link to"):
         assert "chat_template.jinja" not in resaved(snapshot, tmp_path / "c")
+    (snapshot / "chat_template.jinja").unlink()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "config.json").write_text("secret")
+    (snapshot / "1_Pooling").symlink_to(tmp_path / "outside")
+    with pytest.warns(UserWarning, match=r"1_Pooling/config\.json was not copied into the saved folder: it is a link"):
+        assert "1_Pooling/config.json" not in resaved(snapshot, tmp_path / "d")
+
+
+def test_a_file_that_cannot_be_copied_does_not_lose_the_model(folder, tmp_path, monkeypatch):
+    def copyfile(path, target):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(beside.shutil, "copyfile", copyfile)
+    with pytest.raises(UserWarning, match=r"was not copied into the saved folder: Permission denied"):
+        resaved(folder, tmp_path / "b")  # warnings are errors here
+    assert (tmp_path / "b" / "model.safetensors").exists()
 
 
 def test_what_cannot_be_kept_is_named(folder, tmp_path, monkeypatch):

@@ -82,6 +82,13 @@ def test_tokens_of_the_settings_are_tokens(tmp_path):
     assert load_tokenizer(write(tmp_path / "c", "named")).eos == (plain.vocab,)
 
 
+def test_many_tokens_are_added_at_once(tmp_path):
+    folder = write(tmp_path / "a", "nothing more")
+    many = {"additional_special_tokens": [f"<t{n}>" for n in range(20_000)]}  # one by one they take two minutes
+    (folder / "tokenizer_config.json").write_text(json.dumps(many))
+    assert load_tokenizer(folder).vocab > 20_000
+
+
 def test_case_is_that_of_the_settings(tmp_path):
     keeps, lowers = (load_tokenizer(write(tmp_path / name, name)) for name in ("case", "lower case"))
     assert keeps.encode("the Fox") != keeps.encode("the fox")
@@ -104,10 +111,12 @@ def test_dropout_is_left_out_and_said(tmp_path):
     [
         ({"added_tokens_decoder": [1]}, r"added_tokens_decoder must map ids to tokens, got \[1\]"),
         ({"added_tokens_decoder": {"a": "b"}}, "added_tokens_decoder must map ids to tokens, got {'a': 'b'}"),
-        ({"bos_token": 3}, "a token must be a text or an object with `content`, got 3"),
+        ({"added_tokens_decoder": {"9" * 5000: "b"}}, "added_tokens_decoder must map ids to tokens, got {'999"),
+        ({"bos_token": 3}, "a token must be a text or an object with `content`, got '3'"),
+        ({"bos_token": "\ud800"}, "a token must be a text or an object with `content`, got "),
         (
             {"extra_special_tokens": [{"content": None}]},
-            "a token must be a text or an object with `content`, got {'con",
+            "a token must be a text or an object with `content`, got \"{'con",
         ),
     ],
 )
