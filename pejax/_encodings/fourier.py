@@ -79,8 +79,9 @@ def fourier(
         ValueError: an unknown kind; features that are not a multiple of 2, or of 2·axes for "powers", or more than 24
             octaves; a scale that is not above 0, or above 1 for "powers" with an extent, in which the slowest wave
             would repeat; a seed below 0, or of a kind that draws none. For "powers", whose waves repeat, `adapt`
-            refuses a longer sequence, and `embed` positions outside of the extent, and integers without one; outside
-            ones that are traced give NaN.
+            refuses a longer sequence, and `embed` integers without an extent, and with one of N positions p ≤ -1 and
+            p ≥ N; traced ones give NaN. Those less than a token beyond the ends, p < -1/2 and p > N - 1/2, as
+            `augment_positions` draws them, are taken: at scale 1 they have the waves of p + N and p - N.
     """
     count = _checked(dims, kind, scale, features, seed)
     waves = functools.partial(_octaves, scale, count, dims.axes) if kind == "powers" else _waves
@@ -118,9 +119,9 @@ def fourier(
         if dims.extent is not None:
             sides = params["sides"] if on_grid else jnp.float32(dims.extent)
             positions = _centers(positions, sides, repeats=kind == "powers")
-        elif kind == "powers" and scale >= 1 and jnp.issubdtype(positions.dtype, jnp.integer):
+        elif kind == "powers" and jnp.issubdtype(positions.dtype, jnp.integer):
             rule = "must be coordinates in floats, such as normalized_positions, or have Dims(extent=)"
-            raise ValueError(f"positions {rule}: whole ones all have the same waves, got {positions.dtype}")
+            raise ValueError(f"positions {rule}: the waves repeat every {2 / scale:g}, got {positions.dtype}")
         features = waves(params, positions)
         if kind == "learned":
             hidden = jnp.matmul(features / math.sqrt(count), params["hidden"], precision="highest")
@@ -163,7 +164,7 @@ def _default_octaves(dims: Dims) -> int:
 
 
 def _centers(positions: Num[Array, "..."], sides: Float[Array, "*A"], *, repeats: bool) -> Float[Array, "..."]:
-    """Return the centers of tokens or patches between -1 and 1; where waves repeat, those beyond are refused or NaN."""
+    """Return centers of tokens or patches, -1 to 1; where waves repeat, a token beyond the ends is refused or NaN."""
     places = positions.astype(jnp.float32)
     centers = 2.0 * (places + 0.5) / sides - 1.0
     if not repeats:

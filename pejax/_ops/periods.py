@@ -1,9 +1,9 @@
-"""Axes on which positions repeat, such as longitude: every pair makes whole turns per period, exact at any position.
+"""Axes on which positions repeat, such as longitude: every pair makes whole turns per period.
 
     θ_i = 2π n_i p / P,   n_i whole, another one for each frequency
 
 The frequency 2π n/P is no float32. It is the sum of three, each multiplied by the same position, so that positions that
-are P apart have the same angle to float32 rounding, also a million periods away.
+are P apart have the same angle to float32 rounding, also a hundred million periods away (P = 24: up to about 1e16).
 """
 
 import math
@@ -25,8 +25,8 @@ WORDS = 3
 """Numbers in float32 that a frequency is the sum of: 72 bits."""
 
 
-LEAST, MOST = 1e-30, 1e30
-"""Periods whose frequencies float32 holds."""
+LEAST, MOST = 1e-30, 1e12
+"""Periods whose frequencies are exact in `WORDS` numbers, up to the positions above."""
 
 
 class AxisRows(NamedTuple):
@@ -94,7 +94,7 @@ def read_periods(periodic: Periods | None, axes: int, extend: object) -> Periods
         raise ValueError(f"periodic must be one period or None per axis, axes={axes}, got {periodic}")
     for period in periodic:
         if period is not None and not LEAST <= period <= MOST:
-            raise ValueError(f"periodic must be None, or above 0, from {LEAST} to {MOST}, got {period}")
+            raise ValueError(f"periodic must be None, or above 0, from {LEAST:g} to {MOST:g}, got {period}")
     if extend is not None and None not in periodic:
         raise ValueError(f"extend must have an axis that is not periodic, got {str(extend)!r} with periodic={periodic}")
     return periodic if any(periodic) else ()

@@ -7,6 +7,7 @@ segment_ids_of      hashes, names and other labels        ->  1, 2, 3 ..., int32
 import datetime
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias, cast
 
 import jax
@@ -21,8 +22,11 @@ from pejax._calls.kinds import shown
 HostArray: TypeAlias = np.ndarray | np.generic | Array | Sequence[Any]
 """An array of known values, or lists of them."""
 
-TIMES = ("W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
-"""Units of time of one length each, which those of NumPy's `Y` and `M` are not."""
+TIMES = {
+    **{name: seconds * 1000**6 for name, seconds in (("W", 604800), ("D", 86400), ("h", 3600), ("m", 60), ("s", 1))},
+    **{name: 1000**power for power, name in zip(range(5, -1, -1), ("ms", "us", "ns", "ps", "fs", "as"), strict=True)},
+}
+"""Units of time of one length each, in attoseconds, which those of NumPy's `Y` and `M` are not."""
 
 NEAR = 2.0**62
 """Integers that differ by less have a difference that wraps to itself in int64."""
@@ -39,7 +43,7 @@ def offset_positions(
 
     Args:
         values: known numbers or times of any shape: integers of any width, floats of at least 32 bits, `datetime64`,
-            `timedelta64`, or the objects of `datetime`, whose time zones are taken to UTC; arrays or lists.
+            `timedelta64`, or Python's `datetime` and `timedelta`, whose time zones are taken to UTC; arrays or lists.
         origin: the value at position 0, or an array of them that broadcasts to `values`. Rows of a batch `(B, T)` that
             lie far apart are counted each from its own by `origin=values.min(axis=-1, keepdims=True)`, and axes of
             positions `(T, A)` by `values.min(axis=-2, keepdims=True)`. None = the smallest of all values.
@@ -50,10 +54,11 @@ def offset_positions(
         The positions, float32 (float64 with `jax_enable_x64`), and the origin, in the type of the values.
 
     Raises:
-        ValueError: no values, values that are not finite or not known (NaT), a unit that is not above 0, or positions
-            that float32 rounds by more than 2^-10 and more than 2^-20 of their span, because the origin is far away.
+        ValueError: no values, values that are not finite or not known (NaT), or times that NumPy does not hold; a unit
+            that is not above 0; positions that are not finite, or that float32 rounds by more than 2^-10 and more than
+            2^-20 of their span, because the origin is far away.
         TypeError: traced values, values that are no numbers and no times, times without a unit or of which some have a
-            time zone, or a unit or an origin of another kind.
+            time zone and others, or the origin, have none; a unit or an origin of another kind.
 
     Examples:
         >>> positions, origin = offset_positions([1764200000000, 1764200001500], unit=1000)  # ms, counted in s
@@ -67,20 +72,22 @@ def offset_positions(
     """
     numbers = _known("offset_positions", "values", values)
     if numbers.dtype == object or (numbers.dtype.kind == "f" and isinstance(values, list | tuple)):
-        numbers = _of_objects(numbers, np.asarray(values, object))
+        numbers = _of_objects("values", numbers, np.asarray(values, object))
     if not numbers.size:
         raise ValueError(f"offset_positions: values must have at least one, got shape {numbers.shape}")
     times = numbers.dtype.kind in "mM"
     numbers = _exact_times("values", numbers) if times else _exact_numbers("values", numbers)
-    start = numbers.min() if origin is None else _origin(origin, numbers)
+    start = numbers.min() if origin is None else _origin(origin, numbers, values)
     try:
         np.broadcast_to(start, numbers.shape)
     except ValueError:
         rule = f"offset_positions: origin must broadcast to values {numbers.shape}"
         raise ValueError(f"{rule}, got shape {np.shape(start)}") from None
-    offsets = (
-        _ticks_since(numbers, start, _time_unit(unit)) if times else _difference(numbers, start) / _number_unit(unit)
-    )
+    step: Any = _time_unit(unit) if times else _number_unit(unit)
+    with np.errstate(over="ignore"):
+        offsets = _ticks_since(numbers, start, step) if times else _difference(numbers, start) / step
+    if not np.isfinite(offsets).all():
+        raise ValueError(f"offset_positions: positions must be finite, got {offsets[~np.isfinite(offsets)][0]}")
     try:
         check_digits(offsets)
     except DigitsLost as lost:
@@ -128,30 +135,54 @@ def segment_ids_of(labels: HostArray, *, padding: Any = None) -> Int[Array, "*B 
     return jnp.asarray(np.asarray(numbered, np.int32).reshape(numbers.shape))
 
 
-def _of_objects(numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
+def _of_objects(name: str, numbers: np.ndarray, items: np.ndarray) -> np.ndarray:
     """Return the numbers or times of a list or of objects as they are, where NumPy would round or not know them."""
-    for kind, name in ((datetime.datetime, "datetime64[us]"), (datetime.timedelta, "timedelta64[us]")):
-        # a subclass may have nanoseconds
-        if items.size and all(isinstance(item, kind) and not getattr(item, "nanosecond", 0) for item in items.flat):
-            return _in_utc(items).astype(name)
+    for kind, dtype in ((datetime.datetime, "datetime64[us]"), (datetime.timedelta, "timedelta64[us]")):
+        if items.size and all(isinstance(item, kind) and not _nanoseconds(item) for item in items.flat):
+            return _converted(name, _in_utc(name, items), dtype)
     are_whole = [isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items.flat]
     if all(are_whole):  # integers of both signs beyond 63 bits, of which NumPy makes float64
         return np.asarray([int(item) for item in items.flat], object).reshape(items.shape)
     largest = max((abs(int(item)) for item, is_whole in zip(items.flat, are_whole, strict=True) if is_whole), default=0)
     if largest > 2**53:
-        raise ValueError(f"offset_positions: values must be all whole, or all below 2^53, got {largest} beside floats")
+        raise ValueError(f"offset_positions: {name} must be all whole, or all below 2^53, got {largest} beside floats")
     return numbers
 
 
-def _in_utc(items: np.ndarray) -> np.ndarray:
+def _nanoseconds(item: Any) -> int:
+    """Return the nanoseconds that subclasses have, such as `Timestamp` and `Timedelta` of pandas."""
+    return getattr(item, "nanosecond", 0) or getattr(item, "nanoseconds", 0)
+
+
+def _converted(name: str, times: np.ndarray, dtype: str) -> np.ndarray:
+    """Return times in another type, in which they must fit: NumPy wraps others in silence."""
+    try:
+        converted = times.astype(dtype)
+        held = converted.astype(times.dtype) == times
+    except OverflowError:
+        held = np.zeros(times.shape, bool)
+    if not held.all():
+        raise ValueError(f"offset_positions: {name} must fit {dtype}, got {times[~held][0]!s}")
+    return converted
+
+
+def _has_zone(item: Any) -> bool:
+    return getattr(item, "tzinfo", None) is not None
+
+
+def _in_utc(name: str, items: np.ndarray) -> np.ndarray:
     """Return dates and times without their time zones, as they are in UTC; refuse some with and some without one."""
-    zoned = [getattr(item, "tzinfo", None) is not None for item in items.flat]
+    zoned = list(map(_has_zone, items.flat))
     if not any(zoned):
         return items
     if not all(zoned):
         plain = next(item for item, is_zoned in zip(items.flat, zoned, strict=True) if not is_zoned)
-        raise TypeError(f"offset_positions: values must all have a time zone, or none, got {plain!s} beside others")
-    in_utc = [item.astimezone(datetime.UTC).replace(tzinfo=None) for item in items.flat]
+        raise TypeError(f"offset_positions: {name} must all have a time zone, or none, got {plain!s} beside others")
+    try:
+        in_utc = [item.astimezone(datetime.UTC).replace(tzinfo=None) for item in items.flat]
+    except OverflowError:
+        rule = f"offset_positions: {name} must be of the years 1 to 9999 in UTC"
+        raise ValueError(f"{rule}, got from {min(items.flat)!s} to {max(items.flat)!s}") from None
     return np.asarray(in_utc, object).reshape(items.shape)
 
 
@@ -167,7 +198,9 @@ def _labels(labels: Any) -> np.ndarray:
     values = _known("segment_ids_of", "labels", labels, None if isinstance(labels, np.ndarray | Array) else object)
     plain = values.dtype.kind in "iuUS"
     if not plain and not (values.dtype == object and all(map(_is_label, values.flat))):
-        raise TypeError(f"segment_ids_of: labels must be integers or strings, got {shown(labels)}")
+        ragged = values.dtype == object and any(isinstance(item, list | tuple | np.ndarray) for item in values.flat)
+        rule = "an array, or lists of equal lengths" if ragged else "integers or strings"
+        raise TypeError(f"segment_ids_of: labels must be {rule}, got {shown(labels)}")
     return values
 
 
@@ -212,14 +245,19 @@ def _exact_times(name: str, values: np.ndarray) -> np.ndarray:
             raise TypeError(f"offset_positions: {name} must have a unit, such as {values.dtype}[s], got {values.dtype}")
         if values.dtype.kind == "m":
             raise TypeError(f"offset_positions: {name} must be in weeks or a shorter unit, got {values.dtype}")
-        return values.astype("datetime64[D]")
+        return _converted(name, values, "datetime64[D]")
     return values
 
 
-def _origin(origin: Any, values: np.ndarray) -> Any:
-    """Return the origin in the kind of the values, so that their difference is exact."""
-    number = isinstance(origin, int | float) and not isinstance(origin, bool)
-    start = np.asarray(origin) if number else _known("offset_positions", "origin", origin)
+def _origin(origin: Any, values: np.ndarray, given: Any) -> Any:
+    """Return the origin in the kind of the values, so that their difference is exact; `given` are these as given."""
+    scalar = isinstance(origin, int | float | datetime.date | datetime.timedelta) and not isinstance(origin, bool)
+    start = np.asarray(origin) if scalar else _known("offset_positions", "origin", origin)
+    if start.dtype == object and values.dtype.kind in "mM":
+        items = np.asarray(given)
+        if items.dtype == object and any(map(_has_zone, items.flat)) != any(map(_has_zone, start.flat)):
+            raise TypeError(f"offset_positions: origin must have a time zone if values do, got {shown(origin)}")
+        start = _of_objects("origin", start, start)
     if values.dtype.kind in "mM":
         if start.dtype.kind != values.dtype.kind:
             rule = f"offset_positions: origin must be a time as the values, {values.dtype}"
@@ -246,13 +284,23 @@ def _ticks_since(values: np.ndarray, start: Any, step: np.timedelta64) -> np.nda
         units = " and ".join(str(array.dtype) for array in pair)
         raise ValueError(f"offset_positions: origin must have a unit that the values fit, too, got {units}")
     unit, count = cast(Any, np.datetime_data(kind))
-    return _difference(*(tick.astype(np.int64) for tick in ticks)) * (np.timedelta64(count, unit) / step)
+    return _difference(*(tick.astype(np.int64) for tick in ticks)) * _steps(count, unit, step)
+
+
+def _steps(count: int, unit: str, step: np.timedelta64) -> float:
+    """Return `count` units of time in steps, also where NumPy has no integer that measures both."""
+    step_unit, step_count = cast(Any, np.datetime_data(step.dtype))
+    length = int(step.astype(np.int64)) * step_count * TIMES[step_unit]
+    return float(Fraction(count * TIMES[unit], length))
 
 
 def _difference(values: np.ndarray, start: Any) -> np.ndarray:
     """Return numbers minus their origin in float64, exact up to 2^53 for integers of any width."""
     if values.dtype == object or np.asarray(start).dtype == object:
-        return (values.astype(object) - start).astype(np.float64)
+        try:
+            return (values.astype(object) - start).astype(np.float64)
+        except OverflowError:
+            raise ValueError("offset_positions: values must be within 1e308 of the origin, got longer ones") from None
     if values.dtype.kind == "f":
         return values - np.asarray(start, np.float64)
     nearly = values.astype(np.float64) - np.asarray(start).astype(np.float64)

@@ -137,7 +137,7 @@ ROPE = [
 ]
 LAWS_OF_ROPE = [NORM, SHIFT]
 PERIODIC = [
-    functools.partial(test_periodic.test_angles_are_those_of_float64, 365.2425),
+    functools.partial(test_periodic.test_angles_are_those_of_fractions, 365.2425),
     test_periodic.test_turns_of_longitude_in_degrees,
     functools.partial(test_periodic.test_periods_added_change_nothing, test_periodic.LATITUDE_LONGITUDE, jnp.float32),
     functools.partial(test_periodic.test_extensions_leave_a_periodic_axis_as_it_is, "yarn(factor=4)"),

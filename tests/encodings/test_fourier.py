@@ -140,13 +140,35 @@ def test_positions_beyond_the_extent_are_refused_or_nan_where_waves_repeat():
     assert np.isfinite(embedded(far, params_of(far), np.arange(99), 8)).all()
 
 
+@pytest.mark.parametrize(("scale", "period"), [(0.5, "4"), (1.5, "1.33333"), (0.01, "200")])
+def test_integer_positions_that_have_no_extent_are_refused_since_waves_repeat(scale, period):
+    words = rf"must be coordinates in floats, such as normalized_positions, .*: the waves repeat every {period}, got "
+    with pytest.raises(ValueError, match=f"{words}int32"):
+        make_encoding(f"fourier(scale={scale})", SPACE).embed({}, jnp.zeros((5, 8)), jnp.zeros((5, 3), jnp.int32))
+
+
 @pytest.mark.slow
-def test_integer_positions_that_have_no_extent_are_refused_where_all_have_the_same_waves():
-    params = params_of(make_encoding("fourier", SPACE))
-    with pytest.raises(ValueError, match=r"must be coordinates in floats, such as normalized_positions, .* got int32"):
-        make_encoding("fourier", SPACE).embed(params, jnp.zeros((5, 8)), jnp.zeros((5, 3), jnp.int32))
-    few = make_encoding("fourier(scale=0.01)", SPACE)
-    assert np.abs(np.diff(embedded(few, params, np.arange(15).reshape(5, 3), 8), axis=0)).min() > 1e-4
+def test_without_an_extent_waves_repeat_every_2_by_scale():
+    encoding = make_encoding("fourier(scale=0.5)", SPACE)
+    added = embedded(encoding, params_of(encoding), POINTS, 8)
+    np.testing.assert_allclose(embedded(encoding, params_of(encoding), POINTS + 4, 8), added, atol=1e-4)
+    assert np.abs(embedded(encoding, params_of(encoding), POINTS + 2, 8) - added).max() > 0.1
+
+
+@pytest.mark.parametrize("place", [-1.0, -1.5, 16.0])
+def test_positions_a_token_beyond_the_extent_are_refused(place):
+    with pytest.raises(ValueError, match=f"must be within the trained extent, .* got {place} of 16"):
+        make_encoding("fourier", LINE).embed({}, jnp.zeros((1, 8)), jnp.asarray([place]))
+
+
+@pytest.mark.slow
+def test_positions_less_than_a_token_beyond_the_ends_have_the_waves_of_the_other_end():
+    encoding = make_encoding("fourier", LINE)
+    params = params_of(encoding, 16)
+    below, above = np.asarray([-0.75, -0.25, 15.75]), np.asarray([15.25, 15.75, -0.25])
+    added = embedded(encoding, params, below, 8)
+    np.testing.assert_allclose(added, embedded(encoding, params, above, 8), atol=1e-4)
+    assert np.isfinite(added).all()
 
 
 @pytest.mark.slow

@@ -46,6 +46,11 @@ def test_offsets_are_those_of_the_times(form):
         (np.asarray(["1700-01-01", "2250-01-01"], "datetime64[ns]"), {"unit": "D"}, [0.0, 200883.0]),
         (np.asarray(["2026-01", "2026-03"], "datetime64[M]"), {"unit": "D"}, [0.0, 59.0]),
         (np.asarray(["2026-01-02"], "datetime64[D]"), {"origin": np.datetime64("2026", "Y"), "unit": "h"}, [24.0]),
+        (np.asarray([0, 3 * 10**18], "M8[as]"), {}, [0.0, 3.0]),
+        (np.asarray([10**15, 0], "m8[as]"), {"unit": "ms"}, [1.0, 0.0]),
+        (np.asarray([0, 3], "M8[W]"), {"unit": np.timedelta64(2**40, "ps")}, [0.0, np.float32(3 * 604800e12 / 2**40)]),
+        (np.asarray([0, 2], "M8[D]"), {"unit": "as"}, [0.0, np.float32(2 * 86400e18)]),
+        (np.asarray([0, 2], "m8[5m]"), {"unit": np.asarray(3, "m8[2s]")[()]}, [0.0, 100.0]),
     ],
 )
 def test_differences_do_not_wrap(values, options, expected):
@@ -86,6 +91,31 @@ def test_time_zones_are_taken_to_utc():
     assert offset_positions(np.asarray([NOON, NOON.replace(hour=13)], object))[0].tolist() == [0.0, 3600.0]
 
 
+@pytest.mark.parametrize("zone", [None, datetime.UTC])
+def test_an_origin_may_be_a_time_of_python(zone):
+    noon, hour = NOON.replace(tzinfo=zone), datetime.timedelta(hours=1)
+    for origin in (noon, [noon, noon]):
+        positions, start = offset_positions([noon + hour, noon - hour], origin=origin)
+        assert positions.tolist() == [3600.0, -3600.0]
+        assert (start == np.datetime64("2026-03-29T12:00")).all()
+        assert offset_positions([noon], origin=np.max(start))[0].tolist() == [0.0]
+    assert offset_positions(np.asarray(["2026-03-30"], "M8[D]"), origin=noon, unit="h")[0].tolist() == [12.0]
+    assert offset_positions([hour], origin=2 * hour, unit="m")[0].tolist() == [-60.0]
+
+
+class Timedelta(datetime.timedelta):
+    """The time of pandas that has nanoseconds besides."""
+
+    nanoseconds = 1
+
+
+class Timestamp(datetime.datetime):
+    """The date of pandas that has nanoseconds besides."""
+
+    nanosecond = 1
+
+
+EAST = datetime.timezone(datetime.timedelta(hours=5))
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing": ([], {}, r"values must have at least one, got shape \(0,\)"),
     "nan": ([0.0, np.nan], {}, "values must be finite, got nan"),
@@ -96,6 +126,23 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "some time zones": (
         [NOON, NOON.replace(tzinfo=datetime.UTC)], {}, "values must all have a time zone, or none, got 2026-03-29"
     ),
+    "nanoseconds of a time": ([Timedelta(1)], {}, "values must be integers, .*, got object of Timedelta"),
+    "nanoseconds of a date": ([Timestamp(2026, 1, 1)], {}, "values must be integers, .*, got object of Timestamp"),
+    "nanoseconds of an origin": ([NOON], {"origin": Timestamp(2026, 1, 1)}, "origin must be a time as the values"),
+    "a zone of the values alone": (
+        [NOON.replace(tzinfo=EAST)], {"origin": NOON}, r"origin must have a time zone if .*, got datetime.datetime\("
+    ),
+    "a zone of the origin alone": ([NOON], {"origin": NOON.replace(tzinfo=EAST)}, "origin must have a time zone if"),
+    "before the year 1": (
+        [datetime.datetime(1, 1, 1, tzinfo=EAST)], {}, "values must be of the years 1 to 9999 in UTC, got from 0001-01"
+    ),
+    "months beyond 64 bits": (np.asarray([0, 2**59], "M8[M]"), {}, r"values must fit datetime64\[D\], got 4803"),
+    "years beyond 64 bits": (np.asarray([0, 10**17], "M8[Y]"), {}, r"values must fit datetime64\[D\], got 1000"),
+    "a long time": ([datetime.timedelta.max], {}, r"values must fit timedelta64\[us\], got 999999999 days"),
+    "a date": ([NOON], {"origin": NOON.date()}, r"origin must be a time as the values, .*, got datetime.date\("),
+    "too small a unit": ([0, 1], {"unit": 1e-310}, "positions must be finite, got inf"),
+    "too far apart": ([-1.7e308, 1.7e308], {}, "positions must be finite, got inf"),
+    "too large": ([0, 2**1024], {}, "values must be within 1e308 of the origin"),
     "objects": ([NOON, 1.0], {}, "values must be integers, .*, got object of datetime, float"),
     "16 bits": (np.ones(2, np.float16), {}, "values must be integers, floats of 32 or 64 bits, .*, got float16"),
     "a far origin": (SECONDS, {"origin": 0}, "positions must not lose digits in float32, got 1764200000.0"),
@@ -164,7 +211,7 @@ def test_chains_that_count_from_0_are_apart_and_none_is_padding():
     [
         ([0.5, 1.0], None, r"labels must be integers or strings, got \[0.5, 1.0\]"),
         ([True, False], None, "labels must be integers or strings"),
-        ([[1], [1, 2]], None, "labels must be integers or strings"),
+        ([[1, 2], [3]], None, r"labels must be an array, or lists of equal lengths, got \[\[1, 2\], \[3\]\]"),
         (np.asarray(5), None, r"labels must be \(T,\) or \(\*B, T\), got array\(5\)"),
         ([1, 2], 1.0, "padding must be a label, an integer or a string, got 1.0"),
     ],
