@@ -53,6 +53,7 @@ axial: options of `rope_axial` in place of a pairing; its axes are 2 where they 
 keys: values of keys that a file may leave out; a base that is None must be in `rope_parameters`, no base is 10,000.
 part: whether `partial_rotary_factor` is read; by extensions, it is always.
 reads: keys that other models leave unread.
+head: key of the channels of a head, in place of `head_dim`.
 position_embedding_type: its value where a file does not say.
 """
 '''
@@ -144,8 +145,8 @@ def defaults(config: Any, keys: dict[str, Any]) -> dict[str, Any]:
     read: dict[str, Any] = {"rope_theta": rope["rope_theta"] if plain else None}
     if plain and rope.get("partial_rotary_factor", 1.0) != 1:
         read["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if keys.get("qk_rope_head_dim"):
-        read["qk_rope_head_dim"] = keys["qk_rope_head_dim"]
+    for key in filter(keys.get, ("qk_rope_head_dim", config.attribute_map.get("head_dim"))):
+        read[key] = keys[key]
     width, heads = keys.get("hidden_size"), keys.get("num_attention_heads")
     if keys.get("head_dim") and (not width or not heads or width // heads != keys["head_dim"]):
         read["head_dim"] = keys["head_dim"]
@@ -175,6 +176,8 @@ def entry_of(config: Any, keys: dict[str, Any]) -> dict[str, Any]:
     entry = found[0]
     if getattr(config, "rope_interleave", None) is not None:
         entry["by_flag"] = True
+    if key := config.attribute_map.get("head_dim"):
+        entry["head"] = key
     return entry | EXTRA.get(name, {})
 
 

@@ -7,8 +7,18 @@ from pejax._ops.checks import check_choice
 from pejax._ops.rotary import PAIRINGS
 from pejax._record.specs import NONE, EncodingSpec, Extension
 from pejax.extensions import EXTENSIONS
-from pejax.interop.config import Config
-from pejax.interop.rope import LAYER_TYPES, LENGTH, PART, TYPES, head_channels, read_extension, rope_objects, rope_type
+from pejax.interop.config import Config, is_number
+from pejax.interop.rope import (
+    LAYER_TYPES,
+    LENGTH,
+    PART,
+    TYPES,
+    check_rotation,
+    head_channels,
+    read_extension,
+    rope_objects,
+    rope_type,
+)
 from pejax.interop.rope_models import MODELS, UNREADABLE
 
 KINDS = (*TYPES, "mrope", "proportional", "axial")
@@ -50,7 +60,9 @@ def read_any_rope(
     _check_place(c)
     model = _model(c)
     keys = model.get("keys", {})
-    c.defaults(**{key: value for key, value in keys.items() if key in ("head_dim", "qk_rope_head_dim")})
+    c.defaults(**{key: value for key, value in keys.items() if key not in ("rope_theta", PART)})
+    if "head" in model:
+        _take_head(c, model["head"])
     given = {"pairing": pairing, "base": base, "rotated_fraction": rotated_fraction}
     pairing = _pairing(c, model, given)
     p = _of_layer(c, layer_type, model) if _has_positions(c, model) else None
@@ -69,13 +81,28 @@ def read_any_rope(
         raise ValueError(f"{p.where}: {rule}, got {fraction}")
     extension = _extension(c, p, kind)
     if kind == "axial" or "axial" in model:
-        return EncodingSpec("rope_axial", _axial(c, layer_type, model, base, fraction), extension)
-    options = {"base": base, "pairing": pairing} | _rotated(c, layer_type, kind, fraction) | _sections(p, model)
-    if "sections" in options and c("head_dim", c("hidden_size", None)) is not None:
-        pairs = int(options.get("rotary_dim", _channels(c, layer_type))) // 2
-        if sum(options["sections"]) != c.count("qk_rope_head_dim", 2 * pairs) // 2:
-            raise ValueError(f"{p.where}: mrope_section must count {pairs} pairs together, got {options['sections']}")
-    return EncodingSpec("rope", options, extension)
+        spec = EncodingSpec("rope_axial", _axial(c, layer_type, model, base, fraction), extension)
+    else:
+        options = {"base": base, "pairing": pairing} | _rotated(c, layer_type, kind, fraction) | _sections(p, model)
+        spec = EncodingSpec("rope", options, extension)
+    check_rotation(p, spec, _width(c, layer_type, spec))
+    return spec
+
+
+def _width(c: Config, layer_type: str | None, spec: EncodingSpec) -> int | None:
+    """Return the channels that may turn, where the spec counts them or their pairs. None = it does not, or unknown."""
+    latent = c.count("qk_rope_head_dim", None)
+    counted = {"rotary_dim", "sections"} & {*dict(spec.options)} or "longrope" in str(spec.extend)
+    known = latent or c("head_dim", c("hidden_size", None)) is not None
+    return latent or _channels(c, layer_type) if counted and known else None
+
+
+def _take_head(c: Config, key: str) -> None:
+    """Set `head_dim` to the value of the key that stands for it in this model."""
+    channels = c.count(key)
+    if c("head_dim", channels) != channels:
+        raise ValueError(f"{c.where}: head_dim must be {key}={channels}, got {c('head_dim')!r}")
+    c.keys["head_dim"] = channels
 
 
 def _check_place(c: Config) -> None:
@@ -114,8 +141,8 @@ def _pairing(c: Config, model: Mapping[str, Any], given: Mapping[str, Any]) -> s
     if pairing is not None:
         check_choice("pairing", pairing, PAIRINGS)
     for argument in ("base", "rotated_fraction"):
-        if given[argument] is not None and not given[argument] > 0:
-            raise ValueError(f"{argument} must be a number above 0, got {given[argument]}")
+        if given[argument] is not None and not (is_number(given[argument]) and given[argument] > 0):
+            raise ValueError(f"{argument} must be a number above 0, got {given[argument]!r}")
     if not model:
         if pairing is not None:
             return pairing
@@ -194,9 +221,12 @@ def _has_positions(c: Config, model: Mapping[str, Any]) -> bool:
 
 def _channels(c: Config, layer_type: str | None) -> int:
     """Return the channels of a head in layers of this type."""
-    own = {str(layer): keys for layer, keys in c.object("per_layer_config").items()}
-    layers = [own.get(str(layer), {}) for layer, name in enumerate(_layer_types(c)) if name == layer_type]
-    parts = [Config(keys if isinstance(keys, Mapping) else {"head_dim": keys}, c.where) for keys in layers]
+    own = {str(layer).lstrip("0") or "0": keys for layer, keys in c.object("per_layer_config").items()}
+    layers = [layer for layer, name in enumerate(_layer_types(c)) if name == layer_type]
+    for layer in layers:
+        if not isinstance(own.get(str(layer), {}), Mapping):
+            raise ValueError(f"{c.where}: per_layer_config.{layer} must be an object, got {own[str(layer)]!r}")
+    parts = [Config(own.get(str(layer), {}), f"{c.where}: per_layer_config.{layer}") for layer in layers]
     widths = {part.count("head_dim") for part in parts if part("head_dim", None) is not None}
     if layer_type == "full_attention" and c("global_head_dim", None) is not None:
         return c.count("global_head_dim")
@@ -215,10 +245,17 @@ def _rotated(c: Config, layer_type: str | None, kind: object, fraction: float) -
     if fraction == 1:
         return {}
     channels = _channels(c, layer_type)
+    latent = c.count("qk_rope_head_dim", channels)
     if kind == "proportional":
+        if latent != channels:
+            rule = f"rope_type must be another one than 'proportional' where qk_rope_head_dim={latent}"
+            raise ValueError(f"{c.where}: {rule} is not the head's {channels}, got {kind!r}")
         return {"layout": "proportional", "rotary_dim": 2 * int(fraction * channels // 2)}
     rotated = int(channels * fraction)
-    return {} if rotated in (channels, c.count("qk_rope_head_dim", None)) else {"rotary_dim": rotated}
+    if latent not in (channels, rotated):
+        rule = f"{PART} must be qk_rope_head_dim={latent} over the head's {channels}"
+        raise ValueError(f"{c.where}: {rule}, got {fraction}")
+    return {} if rotated in (channels, latent) else {"rotary_dim": rotated}
 
 
 def _sections(p: Config, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +265,7 @@ def _sections(p: Config, model: Mapping[str, Any]) -> dict[str, Any]:
     if counts is None:
         return {}
     own = model.get("mrope_section", counts)
-    whole = isinstance(counts, list | tuple) and all(isinstance(count, int) and count >= 0 for count in counts)
+    whole = isinstance(counts, list | tuple) and all(type(count) is int and count >= 0 for count in counts)
     if not whole or len(counts) != len(own):
         raise ValueError(f"{p.where}: mrope_section must be the number of pairs of each axis, got {counts!r}")
     order = model.get("section_order", ORDERS["mrope_section" not in model and any(flags)])

@@ -153,7 +153,7 @@ class Config:
         value = self(key, default)
         if value is None:
             return None
-        if not _is_number(value):
+        if not is_number(value):
             raise ValueError(f"{self.where}: {key} must be a number, got {value!r}"[:400])
         return float(value)
 
@@ -173,7 +173,7 @@ class Config:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return the value of a key that is a list of numbers."""
         values = self(key)
-        if not isinstance(values, list | tuple) or not all(map(_is_number, values)):
+        if not isinstance(values, list | tuple) or not all(map(is_number, values)):
             raise ValueError(f"{self.where}: {key} must be a list of numbers, got {values!r}"[:400])
         return tuple(map(float, values))
 
@@ -282,7 +282,7 @@ def matches(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: any(fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Whether a value is a finite number that a float can hold."""
     try:
         return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)

@@ -9,7 +9,7 @@ from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import Config
 from pejax.interop.model_config import architecture_of
 from pejax.interop.pipelines import read_preset
-from pejax.interop.rope import LAYER_TYPES
+from pejax.interop.rope import LAYER_TYPES, check_rotation
 from pejax.interop.stacks import stacks
 from pejax.interop.towers import TOWERS
 
@@ -58,6 +58,10 @@ def rope_from_config(
         >>> rope_from_config({"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]})
         rope_axial(preset='flux')
     """
+    for name, value, kind in (("config", config, Mapping), ("layer_type", layer_type, str | None)):
+        if not isinstance(value, kind):
+            rule = "an object" if name == "config" else "a string or None"
+            raise ValueError(f"{name} must be {rule}, got {value!r}"[:400])
     given = {"pairing": pairing, "base": base, "rotated_fraction": rotated_fraction}
     c, model_type = Config(config), config.get("model_type")
     if model_type is not None and not isinstance(model_type, str):
@@ -93,4 +97,7 @@ def _of_model(c: Config, layer_type: str | None) -> EncodingSpec:
     if len(rotary) != 1:
         rule = "layer_type must name layers that have the same rotary encoding"
         raise ValueError(f"{rule}, got {layer_type!r} for {c.keys['model_type']} with {len(rotary)} encodings")
+    for attention in layers:
+        if attention.pe == rotary[0]:
+            check_rotation(c, rotary[0], attention.head_dim)
     return rotary[0]

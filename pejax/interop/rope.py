@@ -127,3 +127,26 @@ def read_extension(c: Config, p: Config, length: int) -> Extension | None:
         options["factor"] = max(1.0, options["factor"])  # it sets the attention factor alone, which is 1 below
         options |= {"long_factors": p.numbers("long_factor"), "short_factors": p.numbers("short_factor")}
     return EXTENSIONS[TYPES[kind]](**options)
+
+
+def check_rotation(c: Config, spec: EncodingSpec, channels: int | None) -> None:
+    """Raise ValueError for a rotation that no head has.
+
+    Args:
+        c: the config, which the message names.
+        spec: the rotation.
+        channels: channels of a head. None = unknown, and not checked.
+    """
+    options = dict(spec.options)
+    rotated = options.get("rotary_dim", channels)
+    if channels is not None and (rotated % 2 or not 2 <= rotated <= channels):
+        rule = f"the number of rotated channels must be even, from 2 to the {channels} of a head"
+        raise ValueError(f"{c.where}: {rule}, got {rotated}")
+    if channels is not None and sum(options.get("sections", [rotated // 2])) != rotated // 2:
+        rule = f"mrope_section must count {rotated // 2} pairs together"
+        raise ValueError(f"{c.where}: {rule}, got {options['sections']}")
+    for name, value in (pair for term in (spec.extend.terms if spec.extend else ()) for pair in term.options):
+        if name == "factor" and not value > 0:
+            raise ValueError(f"{c.where}: factor must be a number above 0, got {value}")
+        if name in ("long_factors", "short_factors") and channels is not None and len(value) != rotated // 2:
+            raise ValueError(f"{c.where}: {name[:-1]} must have {rotated // 2} numbers, one per pair, got {len(value)}")

@@ -62,7 +62,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma4_unified_text": {"pairing": "half", "keys": {"rope_theta": None, "head_dim": 256}},
     "gemma4_vision": {"axial": {"indexing": "xy", "pairing": "half_by_axis"}, "keys": {"rope_theta": 100.0}},
     "glm4_moe": {"pairing": "half", "part": True, "keys": {"partial_rotary_factor": 0.5}},
-    "glm4_moe_lite": {"pairing": "interleaved", "by_flag": True, "part": True, "keys": {"qk_rope_head_dim": 64}},
+    "glm4_moe_lite": {"pairing": "interleaved", "by_flag": True, "part": True, "head": "qk_rope_head_dim", "keys": {"qk_rope_head_dim": 64}},
     "glm4v_moe_text": {"pairing": "half", "mrope_section": (8, 12, 12), "part": True, "keys": {"partial_rotary_factor": 0.5}},
     "glm4v_moe_vision": {"axial": {"pairing": "half"}},
     "glm4v_text": {"pairing": "interleaved", "mrope_section": (8, 12, 12), "part": True},
@@ -97,7 +97,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "internlm3": {"pairing": "half"},
     "iquestcoder": {"pairing": "half"},
     "jais2": {"pairing": "half"},
-    "jetmoe": {"pairing": "half"},
+    "jetmoe": {"pairing": "half", "head": "kv_channels", "keys": {"kv_channels": 128}},
     "jina_embeddings_v3": {"pairing": "half", "keys": {"rope_theta": 20000.0}},
     "kimi_k25_vision": {"axial": {"layout": "alternate", "indexing": "xy", "pairing": "half"}},
     "kolibri1": {"pairing": "half", "keys": {"head_dim": 128}},
@@ -213,6 +213,7 @@ axial: options of `rope_axial` in place of a pairing; its axes are 2 where they 
 keys: values of keys that a file may leave out; a base that is None must be in `rope_parameters`, no base is 10,000.
 part: whether `partial_rotary_factor` is read; by extensions, it is always.
 reads: keys that other models leave unread.
+head: key of the channels of a head, in place of `head_dim`.
 position_embedding_type: its value where a file does not say.
 """
 

@@ -12,6 +12,7 @@ from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.pipelines import PIPELINES
 from pejax.interop.rope_models import MODELS, UNREADABLE
 from pejax.specs import parse, parse_extension
+from tests.support.biases import types_unchecked
 from tests.support.hub_folders import CONFIGS
 
 HEADS = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 64}
@@ -133,6 +134,14 @@ TYPES = {
                                 "factor": 2.0},
              "sliding_attention": {"rope_theta": 5}}}, "full_attention",
         "rope(base=3.0, layout='proportional', pairing='half', rotary_dim=8, extend='linear(factor=2.0)')"),
+    "a head by another key": ({"model_type": "jetmoe", "hidden_size": 2048, "num_attention_heads": 32,
+                               "rope_parameters": {"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.5}},
+                              None, "rope(base=10000.0, pairing='half', rotary_dim=64, extend='linear(factor=2.0)')"),
+    "a layer's number with zeros": (
+        {"model_type": "gemma4_text", "head_dim": 16, "layer_types": ["full_attention"],
+         "per_layer_config": {"00": {"head_dim": 32}}, "rope_parameters": {
+             "full_attention": {"rope_type": "proportional", "rope_theta": 3, "partial_rotary_factor": 0.5}}},
+        "full_attention", "rope(base=3.0, layout='proportional', pairing='half', rotary_dim=16)"),
     "any layer type": ({"model_type": "zaya", "rope_parameters": {"hybrid": {"rope_theta": 5}}}, "hybrid",
                        "rope(base=5.0, pairing='half')"),
     "no positions": ({"model_type": "beam", "rope_parameters": {"full_attention": None}}, "full_attention", "none"),
@@ -175,6 +184,69 @@ def test_a_model_type_says_what_the_file_does_not(name):
 def test_a_pairing_is_never_guessed(keys, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         rope_from_config(keys, **options)
+
+
+def scaled(kind, **keys):
+    return {**HEADS, "rope_scaling": {"type": kind, **keys}}
+
+
+def latent(model_type, layer_type, **keys):
+    """A config with heads of 32 channels, of which 16 turn."""
+    parameters = {"rope_theta": 3.0, "factor": 2.0, "partial_rotary_factor": 0.5, **keys}
+    nested = parameters if layer_type is None else {layer_type: parameters}
+    return {"model_type": model_type, "head_dim": 32, "qk_rope_head_dim": 16, "rope_parameters": nested}
+
+
+def of_layer(value):
+    """A config whose only layer has keys of its own."""
+    own = {"layer_types": ["full_attention"], "per_layer_config": {"0": value}}
+    return {**HEADS, **own, "partial_rotary_factor": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ([1], {}, "config must be an object, got [1]"),
+        ("x", {}, "config must be an object, got 'x'"),
+        ({}, {"layer_type": []}, "layer_type must be a string or None, got []"),
+        ({"model_type": ["llama"]}, {}, "model_type must be a string, got ['llama']"),
+        ({"_class_name": ["x"]}, {}, "unknown _class_name ['x']"),
+        ({**HEADS, "layer_types": 5}, {"layer_type": "x", "pairing": "half"}, "layer_types must be a list, got 5"),
+        *[({"model_type": "qwen3_vl_text", "rope_parameters": {"mrope_interleaved": value}}, {},
+           f"mrope_interleaved must be true or false, got {value!r}") for value in ("no", [])],
+        (of_layer(5), {"layer_type": "full_attention", "pairing": "half"},
+         "per_layer_config.0 must be an object, got 5"),
+        (of_layer({"head_dim": "a"}), {"layer_type": "full_attention", "pairing": "half"},
+         "per_layer_config.0: head_dim must be an integer of at least 1, got 'a'"),
+        (HEADS, {"pairing": "half", "base": float("inf")}, "base must be a number above 0, got inf"),
+        (HEADS, {"pairing": "half", "base": "a"}, "base must be a number above 0, got 'a'"),
+        ({**HEADS, "rotary_dim": 0}, {"pairing": "half"}, "rotary_dim must be an integer of at least 1, got 0"),
+        *[({**HEADS, "rotary_dim": value}, {"pairing": "half"},
+           f"the number of rotated channels must be even, from 2 to the 16 of a head, got {value}")
+          for value in (9, 999)],
+        ({**HEADS, "partial_rotary_factor": 0.01}, {"pairing": "half"}, "from 2 to the 16 of a head, got 0"),
+        *[(scaled(kind, factor=-2), {"pairing": "half"}, "factor must be a number above 0, got -2.0")
+          for kind in ("linear", "dynamic", "yarn")],
+        (scaled("linear", factor=0), {"pairing": "half"}, "factor must be a number above 0, got 0.0"),
+        ({**CONFIGS["llama"], "rope_scaling": {"type": "linear", "factor": -2}}, {}, "above 0, got -2.0"),
+        ({**CONFIGS["gpt_neox"], "rotary_pct": 0}, {}, "from 2 to the 8 of a head, got 0"),
+        (scaled("longrope", long_factor=[2] * 3, short_factor=[1] * 8), {"pairing": "half"},
+         "long_factor must have 8 numbers, one per pair, got 3"),
+        (scaled("longrope", long_factor=[2] * 8, short_factor=[1] * 9), {"pairing": "half"},
+         "short_factor must have 8 numbers, one per pair, got 9"),
+        ({**HEADS, "rope_parameters": {"mrope_section": (True, 3, 4)}}, {"pairing": "half"}, "got (True, 3, 4)"),
+        ({"model_type": "jetmoe", "head_dim": 64}, {}, "head_dim must be kv_channels=128, got 64"),
+        *[(latent(name, layer_type, rope_type="linear", partial_rotary_factor=0.25), {"layer_type": layer_type},
+           "partial_rotary_factor must be qk_rope_head_dim=16 over the head's 32, got 0.25")
+          for name, layer_type in (("dots3_note_text", "sliding_attention"), ("mistral4", None))],
+        (latent("dots3_note_text", "sliding_attention", rope_type="proportional"), {"layer_type": "sliding_attention"},
+         "rope_type must be another one than 'proportional' where qk_rope_head_dim=16 is not the head's 32"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_head_has_is_refused_in_one_line(config, options, message):
+    with types_unchecked(), pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        rope_from_config(config, **options)
+    assert "\n" not in str(refusal.value)
 
 
 def test_an_unknown_type_is_read_with_its_pairing():
