@@ -85,7 +85,7 @@ assert order_effect("none", dims) < 1e-5 < 1e-1 < order_effect("none", causal_di
 # decoder (Kazemnejad et al. 2023).
 
 # %%
-everything = ["none", "sinusoidal", "learned", "rope", "rope_axial", "rope_mixed"]
+everything = ["none", "sinusoidal", "learned", "fourier", "rope", "rope_axial", "rope_mixed"]
 everything += ["alibi", "kerple", "fire", "cpb", "lookhere", "t5", "relative_table", "transformer_xl", "shaw"]
 assert set(everything) == set(pejax.ENCODINGS)
 effects = {name: order_effect(name, dims) for name in everything}
@@ -123,7 +123,7 @@ pejax.visualize.plot_word_order(shown, dims, params)
 # | output, `softmax(logits) v` | `relative_values` adds vectors that depend on the distance |
 #
 # So the records say where the encodings act. `shift_deviation` measures whether a shift of all positions changes a logit,
-# at positions up to twice the trained length. For the learned table it is nan: the table has no rows there.
+# at positions up to twice the trained length. For `learned` and `fourier` it is nan: they refuse positions there.
 
 # %%
 STEPS = {
@@ -147,7 +147,7 @@ for name, encoding in encodings.items():
 # %% [markdown]
 # *Often written:* absolute encodings are added after queries and keys are multiplied.
 #
-# *Computed:* `sinusoidal` and `learned` have the hook `embed` and no other. They are added to the tokens, before the
+# *Computed:* `sinusoidal`, `learned` and `fourier` have the hook `embed` and no other. They are added to the tokens, before the
 # projections, so their effect on a logit depends on the learned `W_q` and `W_k`.
 #
 # Now all of them at once. Every token of the sequence is the *same* word, so content cannot tell two tokens apart: every
@@ -160,7 +160,7 @@ word = jnp.tile(jax.random.normal(jax.random.key(6), dims.width), (32, 1))
 probe = Probe(word, kernels[0], kernels[1], jnp.arange(32))
 longer = pejax.Dims(heads=4, head_dim=16, extent=32)
 
-figure, axes = plt.subplots(3, 5, figsize=(11.5, 7.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(4, 4, figsize=(9.6, 9.8), sharex=True, sharey=True, layout="constrained")
 for ax, name in zip(axes.flat, everything, strict=True):
     encoding = pejax.make_encoding(name, longer)
     logits = dense_terms(encoding, pejax.init_params(encoding, jax.random.key(5)), longer, probe).logits[0]
@@ -176,10 +176,10 @@ figure.supylabel("position of the query (tokens)")
 figure.suptitle("Logits between copies of one word: what each encoding sees, and where it acts")
 plt.show()
 # %% [markdown]
-# Diagonal stripes mean that only the distance counts. `sinusoidal` and `learned` have no such stripes: their logits
-# depend on both positions. Learned parameters (`learned`, `shaw`, `transformer_xl`, `t5`, `relative_table`, `fire`,
-# `cpb`) are initial ones, so their pictures are what training starts from. `rope_axial` equals `rope` up to its base here, because a sequence has one
-# axis.
+# Diagonal stripes mean that only the distance counts. `sinusoidal`, `learned` and `fourier` have no such stripes: their
+# logits depend on both positions. Learned parameters (`learned`, `fourier`, `shaw`, `transformer_xl`, `t5`,
+# `relative_table`, `fire`, `cpb`) are initial ones, so their pictures are what training starts from. `rope_axial` equals
+# `rope` up to its base here, because a sequence has one axis.
 #
 # `explain` says the same in words:
 
