@@ -58,7 +58,7 @@ def test_a_run_of_pictures_has_the_names_of_its_classes(tmp_path):
     assert main([f"--model={run}", f"--out={out}", "--dtype=float16"]) == 0
     config = json.loads((out / "config.json").read_text())
     assert config["id2label"]["9"] == "Ankle boot"
-    assert json.loads((out / "preprocessor_config.json").read_text())["image_mean"] == [0.286]
+    assert not (out / "preprocessor_config.json").exists()  # the pictures are gray
     images = jax.random.normal(jax.random.key(0), (2, 28, 28, 1))
     np.testing.assert_allclose(interop.load(out)[0](images), load_run(run).model(images), atol=2e-3)
 

@@ -70,7 +70,7 @@ def _of_text(config: TextConfig) -> tuple[dict[str, Any], Mapping[str, str]]:
 
 
 def _of_pictures(config: Any) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """Return the labels, for config.json, and the file of how pictures are prepared by its name."""
+    """Return the labels, for config.json, and the file of how pictures in color are prepared, by its name."""
     dataset = images.load(config.data, size=config.size, validation=config.validation)
     labels = dict(enumerate(dataset.classes))
     prepared = {
@@ -79,4 +79,5 @@ def _of_pictures(config: Any) -> tuple[dict[str, Any], Mapping[str, str]]:
         "image_std": list(dataset.std),
     }  # fmt: skip
     keys = {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
-    return keys, {"preprocessor_config.json": json.dumps(prepared, indent=2)}
+    # Processors of transformers read all pictures as RGB.
+    return keys, {"preprocessor_config.json": json.dumps(prepared, indent=2)} if dataset.channels == 3 else {}
