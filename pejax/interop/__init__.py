@@ -12,6 +12,7 @@ else:
     require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.new_source import source_from_model
 from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
@@ -30,4 +31,5 @@ __all__ = [
     "rope_from_config",
     "save",
     "source_from_config",
+    "source_from_model",
 ]
