@@ -12,6 +12,7 @@ else:
     require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.chat import ChatTemplate
 from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
@@ -21,6 +22,7 @@ from pejax.interop.weights import load, save
 __all__ = [
     "PARTS",
     "Architecture",
+    "ChatTemplate",
     "Part",
     "Source",
     "Tokenizer",
