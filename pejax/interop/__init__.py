@@ -13,6 +13,7 @@ else:
 
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.chat import ChatTemplate
+from pejax.interop.generation_settings import load_sampling
 from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
@@ -27,6 +28,7 @@ __all__ = [
     "Source",
     "Tokenizer",
     "load",
+    "load_sampling",
     "load_tokenizer",
     "register",
     "rope_from_config",

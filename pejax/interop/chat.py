@@ -105,6 +105,11 @@ def check_messages(messages: Any) -> None:
                 raise ValueError(f"messages[{number}] must have a text as its {key}, got {_shown(text)}")
 
 
+def has_default(chat: ChatTemplate | None) -> bool:
+    """Return whether a model has the chat template that conversations are for, if they name none."""
+    return chat is not None and DEFAULT in chat.templates
+
+
 def chat_template(where: Path, settings: Mapping[str, Any]) -> ChatTemplate | None:
     """Return the chat template of a model; None = it has none.
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from pejax._calls.arguments import named_arguments
 from pejax._ops.compile_time import are_known, transform_of
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, rounded, rounded_prompts
-from pejax.models.generation.sampling import Sampling, check_known, check_sampling
+from pejax.models.generation.sampling import Sampling, check_known, check_sampling, logprobs_of
 from pejax.models.generation.steps import (
     LENGTH_INDEPENDENT,
     POLICIES,
@@ -81,7 +81,7 @@ def generate(
         renumber: with a window, whether the kept tokens are counted from 0 again at every step (StreamingLLM), so that
             no position exceeds M + W - 1; if not, tokens keep their own positions. With M = 0 and an encoding of the
             distance alone, both are the same.
-        return_logits: whether to return also the logits that each token was drawn from.
+        return_logits: whether to return also the logits that each token was drawn from, before penalties and cuts.
 
     Raises:
         ValueError: a count below 1, an unknown policy, prompts without tokens, a prompt that ends in padding, an id
@@ -117,11 +117,13 @@ def stream(
     window: int | None = None,
     first: int = 0,
     renumber: bool = True,
-) -> Iterator[Int[Array, " B"]]:
+    return_logprobs: bool = False,
+) -> Iterator[Int[Array, " B"]] | Iterator[tuple[Int[Array, " B"], Float[Array, " B"]]]:
     """Generate the same tokens as `generate`, and yield them one at a time.
 
     Arguments as in `generate`. The iterator ends after `count` tokens, or as soon as each row has a token of `stop`. No
-    token is generated before it is asked for.
+    token is generated before it is asked for. With `return_logprobs` it yields pairs: the tokens, and the logarithms of
+    the probabilities that the model gives them, at temperature 1, before penalties and cuts.
 
     Raises:
         ValueError: as `generate`, before the first token.
@@ -143,16 +145,17 @@ def stream(
     length = request.prompts.shape[1]
     settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
 
-    def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
+    def tokens_one_by_one() -> Iterator[Any]:
         first_key, *keys = [None] * count if request.key is None else jax.random.split(request.key, count)
-        text, _ = _first_step(static, params, request, first_key, settings)
+        text, logprobs = _first_step(static, params, request, first_key, settings, return_logprobs)
         _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
-        yield jnp.copy(text.new)  # the next step reuses the memory of the text
+        # The next step reuses the memory of the text.
+        yield (jnp.copy(text.new), logprobs) if return_logprobs else jnp.copy(text.new)
         for slot, step_key in enumerate(keys, length):
             if request.stop.size and bool(text.done.all()):
                 return
-            text = _next_step(static, params, text, request.stop, step_key, slot, settings)
-            yield jnp.copy(text.new)
+            text, logprobs = _next_step(static, params, text, request.stop, step_key, slot, settings, return_logprobs)
+            yield (jnp.copy(text.new), logprobs) if return_logprobs else jnp.copy(text.new)
 
     return tokens_one_by_one()
 
@@ -241,15 +244,24 @@ def _generate(
     return jax.tree.map(join, first, following)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
+@functools.partial(jax.jit, static_argnums=(0, 4, 5))
 def _first_step(
-    static: Any, params: Any, request: Request, key: Array | None, settings: Settings
-) -> tuple[Text, Array]:
-    return read(nnx.merge(static, params), request, key, settings)
+    static: Any, params: Any, request: Request, key: Array | None, settings: Settings, with_logprobs: bool
+) -> tuple[Text, Array | None]:
+    text, logits = read(nnx.merge(static, params), request, key, settings)
+    return text, logprobs_of(logits, text.new) if with_logprobs else None
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)  # the memory of `text` is reused
+@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)  # the memory of `text` is reused
 def _next_step(
-    static: Any, params: Any, text: Text, stop: Array, key: Array | None, slot: Array, settings: Settings
-) -> Text:
-    return append(nnx.merge(static, params), text, stop, key, slot, settings)[0]
+    static: Any,
+    params: Any,
+    text: Text,
+    stop: Array,
+    key: Array | None,
+    slot: Array,
+    settings: Settings,
+    with_logprobs: bool,
+) -> tuple[Text, Array | None]:
+    text, logits = append(nnx.merge(static, params), text, stop, key, slot, settings)
+    return text, logprobs_of(logits, text.new) if with_logprobs else None
