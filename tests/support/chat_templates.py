@@ -125,6 +125,32 @@ GENERATION = """\
 {%- generation -%} A {%- endgeneration -%}
 """
 
+PAIRS = """\
+{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}
+{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}
+{% set system_message = false %}{% endif %}{% for message in loop_messages %}
+{% if loop.index0 == 0 and system_message != false %}
+{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}
+{% else %}{% set content = message['content'] %}{% endif %}
+{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}
+{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}
+{% endfor %}
+"""
+LINES = """\
+{% for message in messages %}
+{% if message['role'] == 'user' %}
+{{ '<|user|>\\n' + message['content'] + eos_token }}
+{%+ elif message['role'] == 'system' +%}
+  {{ '<|system|>\\n' + message['content'] + eos_token }}
+{% elif message['role'] == 'assistant' -%}
+    {{ '<|assistant|>\\n'  + message['content'] + eos_token }}
+{% endif %}
+{% if loop.last and add_generation_prompt %}
+{{ '<|assistant|>' }}
+{% endif %}
+{% endfor %}
+"""
+
 RENDERED = {
     CHATML: "<|im_start|>system\nA default.<|im_end|>\n\n<|im_start|>user\n Hi, <b>é</b>\n<|im_end|>\n\n"
     "<|im_start|>assistant\nYes?\n\n<|im_end|>\n\n<|im_start|>user\n1 + 1<|im_end|>\n\n<|im_start|>assistant\n",
@@ -138,6 +164,8 @@ RENDERED = {
     JSON: '[{"role": "user", "content": " Hi, <b>é</b>\\n"}, {"role": "assistant", "content": "Yes?\\n\\n"}, '
     '{"role": "user", "content": "1 + 1"}]\n{\n  "a": [\n    1,\n    2.5,\n    null,\n    true\n  ]\n}\n'
     "\"\\u00e9\" {\"a\":2,\"b\":1}\n1 [('x', 0)] [('k', 'v')]",
+    PAIRS: "<s>[INST] Hi, <b>é</b> [/INST]\n Yes? </s><s>[INST] 1 + 1 [/INST]\n",
+    LINES: "<|user|>\n Hi, <b>é</b>\n</s>\n<|assistant|>\nYes?\n\n</s>\n<|user|>\n1 + 1</s>\n<|assistant|>\n",
     GENERATION: "user:  Hi, <b>é</b>\n\nYes?\n\n?!\nuser: 1 + 1\nA",
 }
 """Templates, and their texts of `TALK` where the model's next turn begins."""

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from pejax._calls.arguments import named_arguments
 from pejax._ops.compile_time import are_known, transform_of
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, rounded, rounded_prompts
-from pejax.models.generation.sampling import Sampling, check_known, check_sampling, logprobs_of
+from pejax.models.generation.sampling import Sampling, check_known, check_sampling
 from pejax.models.generation.steps import (
     LENGTH_INDEPENDENT,
     POLICIES,
@@ -144,18 +144,19 @@ def stream(
     _refuse_traced((params, request))
     length = request.prompts.shape[1]
     settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
+    settings = settings._replace(logprobs=return_logprobs)
+    newest = lambda text: (jnp.copy(text.new), jnp.copy(text.logprobs)) if return_logprobs else jnp.copy(text.new)
 
     def tokens_one_by_one() -> Iterator[Any]:
         first_key, *keys = [None] * count if request.key is None else jax.random.split(request.key, count)
-        text, logprobs = _first_step(static, params, request, first_key, settings, return_logprobs)
+        text, _ = _first_step(static, params, request, first_key, settings)
         _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
-        # The next step reuses the memory of the text.
-        yield (jnp.copy(text.new), logprobs) if return_logprobs else jnp.copy(text.new)
+        yield newest(text)  # copied, since the next step reuses the memory of the text
         for slot, step_key in enumerate(keys, length):
             if request.stop.size and bool(text.done.all()):
                 return
-            text, logprobs = _next_step(static, params, text, request.stop, step_key, slot, settings, return_logprobs)
-            yield (jnp.copy(text.new), logprobs) if return_logprobs else jnp.copy(text.new)
+            text = _next_step(static, params, text, request.stop, step_key, slot, settings)
+            yield newest(text)
 
     return tokens_one_by_one()
 
@@ -244,24 +245,15 @@ def _generate(
     return jax.tree.map(join, first, following)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 4))
 def _first_step(
-    static: Any, params: Any, request: Request, key: Array | None, settings: Settings, with_logprobs: bool
-) -> tuple[Text, Array | None]:
-    text, logits = read(nnx.merge(static, params), request, key, settings)
-    return text, logprobs_of(logits, text.new) if with_logprobs else None
+    static: Any, params: Any, request: Request, key: Array | None, settings: Settings
+) -> tuple[Text, Array]:
+    return read(nnx.merge(static, params), request, key, settings)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 6, 7), donate_argnums=2)  # the memory of `text` is reused
+@functools.partial(jax.jit, static_argnums=(0, 6), donate_argnums=2)  # the memory of `text` is reused
 def _next_step(
-    static: Any,
-    params: Any,
-    text: Text,
-    stop: Array,
-    key: Array | None,
-    slot: Array,
-    settings: Settings,
-    with_logprobs: bool,
-) -> tuple[Text, Array | None]:
-    text, logits = append(nnx.merge(static, params), text, stop, key, slot, settings)
-    return text, logprobs_of(logits, text.new) if with_logprobs else None
+    static: Any, params: Any, text: Text, stop: Array, key: Array | None, slot: Array, settings: Settings
+) -> Text:
+    return append(nnx.merge(static, params), text, stop, key, slot, settings)[0]

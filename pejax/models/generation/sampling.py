@@ -63,14 +63,13 @@ class History(NamedTuple):
             is_token: whether they are read; padding and other documents are not.
             vocab: V, number of tokens.
         """
-        rows, empty = jnp.arange(len(prompts))[:, None], jnp.zeros((len(prompts), vocab), jnp.int32)
-        counts = bool(sampling.presence_penalty or sampling.frequency_penalty)
-        return cls(
-            seen=empty.at[rows, prompts].add(is_token.astype(jnp.int32)) > 0
-            if sampling.repetition_penalty != 1
-            else None,
-            counts=empty if counts else None,
-        )
+        seen = counts = None
+        if sampling.repetition_penalty != 1:
+            rows, empty = jnp.arange(len(prompts))[:, None], jnp.zeros((len(prompts), vocab), jnp.int32)
+            seen = empty.at[rows, prompts].add(is_token.astype(jnp.int32)) > 0
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            counts = jnp.zeros((len(prompts), vocab), jnp.int32)
+        return cls(seen, counts)
 
     def add(self, new: Int[Array, " B"]) -> "History":
         """Return the history with one more token per row."""
