@@ -12,6 +12,8 @@ else:
     require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.chat import ChatTemplate
+from pejax.interop.generation_settings import load_sampling
 from pejax.interop.new_source import source_from_model
 from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
@@ -22,10 +24,12 @@ from pejax.interop.weights import load, save
 __all__ = [
     "PARTS",
     "Architecture",
+    "ChatTemplate",
     "Part",
     "Source",
     "Tokenizer",
     "load",
+    "load_sampling",
     "load_tokenizer",
     "register",
     "rope_from_config",

@@ -8,12 +8,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from pejax.interop.chat import ChatTemplate, Messages, chat_template
 from pejax.interop.config import read_json
 from pejax.interop.files import require_model
 from pejax.interop.gguf_file import read_header
 from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
-from pejax.interop.tokenizer_settings import add_tokens, with_settings
+from pejax.interop.tokenizer_settings import add_tokens, settings_of_gguf, with_settings
 from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 SPECIAL, USER_DEFINED = 3, 4
@@ -34,11 +35,13 @@ class Tokenizer:
         library: the tokenizer of the package `tokenizers`.
         bos: id of the token that begins a text. None = there is none.
         eos: ids of the tokens that end a text.
+        chat: what makes one text of a conversation. None = the model has no chat template.
     """
 
     library: Any
     bos: int | None = None
     eos: tuple[int, ...] = ()
+    chat: ChatTemplate | None = None
 
     @property
     def vocab(self) -> int:
@@ -57,6 +60,21 @@ class Tokenizer:
         """
         with library_errors("text must be one that the tokenizer can encode, got"):
             return self.library.encode(text, add_special_tokens=special).ids
+
+    def encode_chat(self, messages: Messages, **options: Any) -> list[int]:
+        """Return the ids of a conversation, which end where the model's next turn begins.
+
+        Args:
+            messages: the turns: `[{"role": "user", "content": "Hello"}]`.
+            **options: those of `ChatTemplate.render`, and what the template reads beside.
+
+        Raises:
+            ValueError: a model without a chat template, or as `ChatTemplate.render`.
+            TypeError, ImportError: as `ChatTemplate.render`.
+        """
+        if self.chat is None:
+            raise ValueError("encode_chat needs a model with a chat template, got one without")
+        return self.encode(self.chat.render(messages, **options), special=False)  # the template writes them
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD.
@@ -151,7 +169,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     tokenizer = _made(with_settings(read_json(json_file), settings, str(json_file)), str(json_file))
     add_tokens(tokenizer, settings, str(settings_file))
     bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
-    return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)))
+    chat = chat_template(json_file.parent, settings)
+    return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)), chat)
 
 
 def _made(content: Mapping[str, Any], name: str) -> Any:
@@ -213,7 +232,7 @@ def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
         "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ", 1) for merge in get("merges", [])]},
     }
     stops = dict.fromkeys(token_id for token_id in eos if token_id is not None)
-    return Tokenizer(_made(content, str(path)), bos, tuple(stops))
+    return Tokenizer(_made(content, str(path)), bos, tuple(stops), chat_template(path, settings_of_gguf(keys)))
 
 
 def _before_text(path: Path, tokens: Sequence[str], bos: int | None) -> dict[str, Any]:

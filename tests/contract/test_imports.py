@@ -150,7 +150,7 @@ def test_no_public_name_hides_a_module(module):
 
 @pytest.mark.parametrize("module", PEJAX)
 def test_the_library_imports_little_from_outside(module):
-    interop = {"flax", "gguf", "safetensors", "tokenizers"}
+    interop = {"flax", "gguf", "jinja2", "safetensors", "tokenizers"}
     extra = {"models": {"flax"}, "interop": interop, "_visualize": DRAWING}.get(part(module), set())
     allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | extra
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}

@@ -1,32 +1,40 @@
-"""Go on with a text, by a language model in a Hugging Face folder, a GGUF file or a run of train.lm or train.tune.
+"""Go on with a text, or answer in a chat, by a model in a Hugging Face folder, a GGUF file or a run.
 
     python -m train.generate --model=SmolLM2-135M "The three primary colors are"
-    python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --top_p=0.95 --seed=3
-    python -m train.generate --model=model.gguf "$(cat book.txt) In short," --extend="yarn(factor=4)"
+    python -m train.generate --model=SmolLM2-135M-Instruct "Name three colors." --system="Be brief."
+    python -m train.generate --model=model.gguf --prompt_file=book.txt --extend="yarn(factor=4)"
+    python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --min_p=0.05 --samples=3
     python -m train.generate --model=runs/rope-shakespeare-0 "To be" --temperature=0.8
 
     python -m train.generate --model=model.gguf "A story without end:" --window=512 --first=4 --max_tokens=10000
 
-The text is written as it is made, and ends at the model's own ends of text, before a text of `--stop`, or after
-`--max_tokens`. What was loaded, and how fast it was, goes to the standard error output.
+A model with a chat template is asked as a chat, unless --chat=off. The text is written as it is made, and ends at the
+model's own ends of text, before a text of `--stop`, or after `--max_tokens`. What was loaded, and how fast it was, goes
+to the standard error output.
 """
 
 import dataclasses
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
-from pejax.models import Sampling, stream
+from pejax.models import stream
 from train.engine.heartbeat import working
+from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
-from train.generate.models import about, open_model
+from train.generate.models import Reader, about, open_model
 from train.generate.options import GenerateOptions, parser
+from train.generate.prompt import ask, read_messages, read_prompt
+from train.generate.sampling import sampling_of
 
 
 @dataclasses.dataclass
@@ -68,13 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for piece in text(arguments.prompt, options, console, progress):
             sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()
-        sys.stdout.write("\n")
         console.print(str(progress))
     return 0
 
 
-def text(prompt: str, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
-    """Return the text that follows a prompt, piece by piece; the progress counts its tokens.
+def text(prompt: str | None, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
+    """Return what the command writes after a prompt, piece by piece; the progress counts its tokens.
 
     Raises:
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of
@@ -84,38 +91,84 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
     if "" in options.stop:
         raise ValueError(f"stop must hold texts of at least one character, got {options.stop}")
-    if any("\ud800" <= letter <= "\udfff" for letter in prompt):
-        encoding = sys.getfilesystemencoding()
-        raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
+    require_rules(options)
+    prompt = read_prompt(prompt, options)
+    messages = read_messages(prompt, options)
     visible_devices()
     with working(console, "loading"):
         subject = open_model(options)
     model, tokenizer = subject.model, subject.reader
-    ids = tokenizer.encode(prompt)
+    ids, note = ask(tokenizer, prompt, messages, options)
     if not ids:
         raise ValueError("the prompt must have at least one token, got none")
     renumber = model.stack.encoding.embed is None  # what is added to the input keeps its position
     endless = bool(options.extend) or (renumber and 0 < options.window <= model.config.length - options.first)
     count = options.max_tokens if endless else _room(len(ids), model.config.length, options.max_tokens)
-    sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    tokens = stream(
+    sampling, notes = sampling_of(options, model.config.vocab)
+    steps = stream(
         model,
-        [ids],
+        [ids] * options.samples,
         count,
         sampling=sampling,
         key=jax.random.key(options.seed),
+        # One text is read up to its end.
+        stop=[end for end in tokenizer.eos if end < model.config.vocab] if options.samples > 1 else None,
         window=options.window or None,
         first=options.first,
         renumber=renumber,
+        return_logprobs=options.logprobs,
     )
     console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
+    for line in (*filter(None, [note]), *notes):
+        console.print(line)
+    pairs = steps if options.logprobs else ((new, np.zeros(options.samples)) for new in steps)
+    for number, tokens in enumerate(_texts(pairs, options.samples, tokenizer.eos, progress), 1):
+        if options.samples > 1:
+            yield f"== {number} of {options.samples}\n"
+        yield from (_lines if options.logprobs else _pieces)(tokens, tokenizer, options.stop)
 
-    def token_ids() -> Iterator[int]:
+
+Token = tuple[int, float]
+"""The id of a token, and the logarithm of its probability."""
+
+
+def _texts(steps: Iterator[Any], count: int, eos: Sequence[int], progress: Progress) -> Iterator[Iterable[Token]]:
+    """Yield the tokens of every text: of one as they come, of several when all are there."""
+
+    def rows() -> Iterator[list[Token]]:
+        is_open = np.ones(count, bool)  # the rest of a row repeats the token that ended it
+        for ids, logprobs in steps:
+            for _ in range(is_open.sum()):
+                progress.count()
+            is_open &= ~np.isin(ids, eos)
+            yield [*zip(np.asarray(ids).tolist(), np.asarray(logprobs).tolist(), strict=True)]
+
+    yield from [(row[0] for row in rows())] if count == 1 else zip(*rows(), strict=True)
+
+
+def _pieces(tokens: Iterable[Token], tokenizer: Reader, stop: Sequence[str]) -> Iterator[str]:
+    """Yield the text of tokens up to its end, in pieces."""
+    yield from tokenizer.stream((token for token, _ in tokens), stop=(*tokenizer.eos, *stop))
+    yield "\n"
+
+
+def _lines(tokens: Iterable[Token], tokenizer: Reader, stop: Sequence[str]) -> Iterator[str]:
+    """Yield a line for every token up to the end of the text, the one that ends it included."""
+    taken: list[Token] = []
+
+    def ids() -> Iterator[int]:
         for token in tokens:
-            progress.count()
-            yield int(token[0])
+            taken.append(token)
+            yield token[0]
 
-    yield from tokenizer.stream(token_ids(), stop=(*tokenizer.eos, *options.stop))
+    def lines() -> Iterator[str]:
+        while taken:
+            token, logprob = taken.pop(0)
+            yield f"{logprob:.4f}\t{token}\t{json.dumps(''.join(tokenizer.stream([token])), ensure_ascii=False)}\n"
+
+    for _ in tokenizer.stream(ids(), stop=(*tokenizer.eos, *stop)):
+        yield from lines()
+    yield from lines()
 
 
 def _room(prompt: int, context: int, most: int) -> int:

@@ -81,7 +81,7 @@ def generate(
         renumber: with a window, whether the kept tokens are counted from 0 again at every step (StreamingLLM), so that
             no position exceeds M + W - 1; if not, tokens keep their own positions. With M = 0 and an encoding of the
             distance alone, both are the same.
-        return_logits: whether to return also the logits that each token was drawn from.
+        return_logits: whether to return also the logits that each token was drawn from, before penalties and cuts.
 
     Raises:
         ValueError: a count below 1, an unknown policy, prompts without tokens, a prompt that ends in padding, an id
@@ -117,11 +117,13 @@ def stream(
     window: int | None = None,
     first: int = 0,
     renumber: bool = True,
-) -> Iterator[Int[Array, " B"]]:
+    return_logprobs: bool = False,
+) -> Iterator[Int[Array, " B"]] | Iterator[tuple[Int[Array, " B"], Float[Array, " B"]]]:
     """Generate the same tokens as `generate`, and yield them one at a time.
 
     Arguments as in `generate`. The iterator ends after `count` tokens, or as soon as each row has a token of `stop`. No
-    token is generated before it is asked for.
+    token is generated before it is asked for. With `return_logprobs` it yields pairs: the tokens, and the logarithms of
+    the probabilities that the model gives them, at temperature 1, before penalties and cuts.
 
     Raises:
         ValueError: as `generate`, before the first token.
@@ -142,17 +144,19 @@ def stream(
     _refuse_traced((params, request))
     length = request.prompts.shape[1]
     settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
+    settings = settings._replace(logprobs=return_logprobs)
+    newest = lambda text: (jnp.copy(text.new), jnp.copy(text.logprobs)) if return_logprobs else jnp.copy(text.new)
 
-    def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
+    def tokens_one_by_one() -> Iterator[Any]:
         first_key, *keys = [None] * count if request.key is None else jax.random.split(request.key, count)
         text, _ = _first_step(static, params, request, first_key, settings)
         _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
-        yield jnp.copy(text.new)  # the next step reuses the memory of the text
+        yield newest(text)  # copied, since the next step reuses the memory of the text
         for slot, step_key in enumerate(keys, length):
             if request.stop.size and bool(text.done.all()):
                 return
             text = _next_step(static, params, text, request.stop, step_key, slot, settings)
-            yield jnp.copy(text.new)
+            yield newest(text)
 
     return tokens_one_by_one()
 

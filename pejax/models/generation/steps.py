@@ -13,7 +13,7 @@ from pejax._ops.compile_time import computed_now, transform_of
 from pejax._record.encoding import Encoding, Params, adapt
 from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import ends
-from pejax.models.generation.sampling import Sampling, sample
+from pejax.models.generation.sampling import History, Sampling, logprobs_of, sample
 from pejax.models.networks.decoder import Decoder
 from pejax.models.parts.rolling import Rolling
 from pejax.models.stack.cache import Cache
@@ -34,12 +34,14 @@ class Settings(NamedTuple):
         sampling: how they are drawn.
         policy: as in `generate`, or `LENGTH_INDEPENDENT`.
         rolling: the tokens that the cache keeps. None = all.
+        logprobs: whether the probabilities of the tokens are computed.
     """
 
     count: int
     sampling: Sampling
     policy: str
     rolling: Rolling | None
+    logprobs: bool = False
 
     @property
     def most(self) -> int:
@@ -83,6 +85,8 @@ class Text(NamedTuple):
         ids: token ids of all slots.
         new: the newest token of each row.
         done: whether a row has generated a token that ends a text.
+        history: the tokens that penalties read, the newest included.
+        logprobs: logarithms of the model's probabilities of the newest tokens. None = nobody asks for them.
     """
 
     cache: Cache
@@ -90,6 +94,8 @@ class Text(NamedTuple):
     ids: Int[Array, "B S"]
     new: Int[Array, " B"]
     done: Bool[Array, " B"]
+    history: History
+    logprobs: Float[Array, " B"] | None
 
 
 def read(model: Decoder, request: Request, key: Array | None, settings: Settings) -> tuple[Text, Float[Array, "B V"]]:
@@ -110,8 +116,10 @@ def read(model: Decoder, request: Request, key: Array | None, settings: Settings
         logits, cache = model.cached(request.prompts, cache, tokens=tokens, extent=extent[settings.policy])
         logits = logits[:, -1]
     ids = jnp.pad(request.prompts, ((0, 0), (0, count - length)))
-    new = sample(key, logits, settings.sampling)
-    return Text(cache, slots, ids, new, ends(new, request.stop)), logits
+    history = History.start(settings.sampling, request.prompts, request.segment_ids == 1, model.config.vocab)
+    new = sample(key, logits, settings.sampling, history)
+    logprobs = logprobs_of(logits, new) if settings.logprobs else None
+    return Text(cache, slots, ids, new, ends(new, request.stop), history.add(new), logprobs), logits
 
 
 def _read_by_blocks(
@@ -170,8 +178,9 @@ def append(
     changed = policy == "recompute" and _params_changed(model, length)
     logits, cache = one_more() if changed is False else jax.lax.cond(changed, recompute, one_more)
     logits = logits[:, -1]
-    new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling))
-    return Text(cache, slots, ids, new, text.done | ends(new, stop)), logits
+    new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling, text.history))
+    logprobs = logprobs_of(logits, new) if settings.logprobs else None
+    return Text(cache, slots, ids, new, text.done | ends(new, stop), text.history.add(new), logprobs), logits
 
 
 def keeps_params(model: Decoder, number: int, longest: int) -> bool:
