@@ -96,10 +96,30 @@ TEXT = {
     ),
     **{part: name.replace("vision_model.", "text_model.", 1) for part, name in SIGLIP_LAYERS.items()},
 }  # fmt: skip
+
+
+def siglip_text(c: Config) -> TransformerConfig:
+    """Read SiglipTextConfig, of SigLIP and SigLIP 2: a text is padded to the trained length, and padding is seen."""
+    c.defaults(vocab_size=32000)
+    own, length = layer(c), c.count("max_position_embeddings", 64)
+    return uniform_model(
+        c, own, width=c.count("hidden_size"), layers="num_hidden_layers", norm=own.norm, head=None, length=length,
+        causal=False,
+    )  # fmt: skip
+
+
+SIGLIP_TEXT_CARRIED = r"^(text_model\.)?(head\.(weight|bias)|embeddings\.position_ids)$"
 TEXT_CARRIED = r"^text_projection\.weight$|(^|\.)embeddings\.position_ids$"
 CLIP_KEYS = (*INERT, "projection_dim")
 CLIP = {
     "clip": Architecture(vision_tower(clip, CLIP_KEYS), VISION, "vision_model.", BOTH, CLIP_CARRIED, skipped_rows=1),
-    "clip_text_model": Architecture(clip_text, TEXT, "text_model.", CLIP_KEYS, TEXT_CARRIED),
+    **dict.fromkeys(
+        ("clip_text_model", "metaclip_2_text_model"),
+        Architecture(clip_text, TEXT, "text_model.", CLIP_KEYS, TEXT_CARRIED),
+    ),
+    **dict.fromkeys(
+        ("siglip_text_model", "siglip2_text_model"),
+        Architecture(siglip_text, TEXT, "text_model.", (*INERT, "projection_size"), SIGLIP_TEXT_CARRIED),
+    ),
     "clip_vision_model": Architecture(clip, VISION, "vision_model.", CLIP_KEYS, CLIP_CARRIED, skipped_rows=1),
 }
