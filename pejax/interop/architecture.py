@@ -51,8 +51,9 @@ LAYER = {
 """Paths and shapes of the parts of a layer."""
 
 VISION = {
-    "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
-    "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
+    "patch": ("patch", "C channels patch patch"), "patch_norm": ("patch_norm", "C"), "cls": ("cls", "1 C"),
+    "registers": ("registers", "R C"), "cls_head": ("head", "classes C"),
+    "distilled_head": ("distilled_head", "classes C"),
     "frequencies": ("attention.position.frequencies", "2 layers H D/2"),
 }  # fmt: skip
 """Paths and shapes of the parts that only a vision transformer has; its layers are those of `LAYER`."""

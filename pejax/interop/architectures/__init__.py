@@ -69,6 +69,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **vit.DINO,
     **clip.SIGLIP,
     **clip.CLIP,
+    **clip.AIMV2,
 }
 """Architectures by the `model_type` of config.json."""
 
