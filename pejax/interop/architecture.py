@@ -33,15 +33,17 @@ ENDS = {
 """Paths and shapes of the parts of a text model outside its layers."""
 
 LAYER = {
-    # attention and cross-attention; Transformer-XL's has u, v_r and w_r, too
+    # attention and cross-attention; Transformer-XL's has u, v_r and w_r, too, and UMT5's a table of its own
     "q": ("attention.qkv", "H·D C"), "k": ("attention.qkv", "K·D C"), "v": ("attention.qkv", "K·D C"),
     "qkv": ("attention.qkv", "(H+2K)·D C"), "o": ("attention.out", "C H·D"), "q_norm": ("attention.norm_q", "D"),
     "k_norm": ("attention.norm_k", "D"), "sinks": ("attention.sinks", "H"), "u": ("attention.position.heads.u", "H D"),
     "v_r": ("attention.position.heads.v", "H D"), "w_r": ("attention.position.heads.w_r", "C H D"),
+    "layer_relative": ("attention.position.heads.table", "buckets H"),
     "cross_q": ("cross.q", "H·D C"), "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"),
     "cross_o": ("cross.out", "C H·D"),
     # MLP of M inner channels, router of E experts, factors of branches, norms
-    "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
+    "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"),
+    "up_gate": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
     "router": ("mlp.router", "E C"), "scale_attention": ("scale_attention", "C"), "scale_mlp": ("scale_mlp", "C"),
     **{name: (name, "C") for branch in ("attention", "cross", "mlp")
        for name in (f"norm_{branch}", f"norm_{branch}_after", f"norm_{branch}_sum")},
@@ -49,8 +51,9 @@ LAYER = {
 """Paths and shapes of the parts of a layer."""
 
 VISION = {
-    "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
-    "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
+    "patch": ("patch", "C channels patch patch"), "patch_norm": ("patch_norm", "C"), "cls": ("cls", "1 C"),
+    "registers": ("registers", "R C"), "cls_head": ("head", "classes C"),
+    "distilled_head": ("distilled_head", "classes C"),
     "frequencies": ("attention.position.frequencies", "2 layers H D/2"),
 }  # fmt: skip
 """Paths and shapes of the parts that only a vision transformer has; its layers are those of `LAYER`."""

@@ -443,8 +443,8 @@ def _configs() -> dict[str, Call]:
         "ViTConfig": (
             models.ViTConfig,
             {"image_size": (8, 8), "patch": 4, "channels": 1, "width": 32, "layers": (LAYER,), "norm": NORM,
-             "embed_norm": NORM, "patch_bias": True, "cls": True, "registers": 1, "pool": "cls", "classes": 3,
-             "distilled": True, "coordinates": "index", "stochastic_depth": 0.1, "dtype": "float32"},
+             "embed_norm": NORM, "patch_norm": NORM, "patch_bias": True, "cls": True, "registers": 1, "pool": "cls",
+             "classes": 3, "distilled": True, "coordinates": "index", "stochastic_depth": 0.1, "dtype": "float32"},
         ),
         "DiTConfig": (
             models.DiTConfig,

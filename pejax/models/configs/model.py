@@ -146,6 +146,7 @@ class ViTConfig(Config):
         layers: one config per layer.
         norm: norm after the last layer. None = no norm.
         embed_norm: norm of all tokens before the first layer. None = no norm.
+        patch_norm: norm of the vectors of patches, before the encoding's `embed` (AIMv2). None = no norm.
         patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
         registers: number of learned tokens without position, after CLS.
@@ -172,6 +173,7 @@ class ViTConfig(Config):
     layers: tuple[LayerConfig, ...]
     norm: NormConfig | None = LAYER_NORM
     embed_norm: NormConfig | None = None
+    patch_norm: NormConfig | None = None
     patch_bias: bool = True
     cls: bool = True
     registers: int = 0
