@@ -10,7 +10,7 @@ from typing import Any
 
 from pejax.interop.config import read_json
 from pejax.interop.files import require_model
-from pejax.interop.gguf_file import read_header
+from pejax.interop.gguf_parts import read_gguf
 from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
 from pejax.interop.tokenizer_settings import add_tokens, with_settings
@@ -143,7 +143,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     # In a folder with both, tokenizer.json counts.
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
-        return _from_gguf(file, read_header(file).keys)
+        return _from_gguf(file, read_gguf(file).keys)
     if where.is_dir() and not os.path.lexists(json_file):
         raise ValueError(f"{where} must hold tokenizer.json, got {other_tokenizer(where)}")
     settings_file = json_file.parent / "tokenizer_config.json"
