@@ -10,6 +10,7 @@ from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.config import read_json, read_names
 from pejax.interop.files import FLOATS, Reader, Tensor, list_tensors, reader, require_model
 from pejax.interop.gguf_models import translate
+from pejax.interop.gguf_parts import same_model
 from pejax.interop.model_config import read_model
 from pejax.interop.slots import expected_shapes
 from pejax.interop.source import Source, carried_tensors, copies_of, prefixes_in, source_of, with_prefix
@@ -43,8 +44,11 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
         require_model(path)
         source = replace(read_folder(path, ignore, sizes), origin=path.absolute())
         return source, reader(path, source.tensors)
-    config, tensors, read = translate(file, ignore)
-    architecture, model_config = read_model(config, (), sizes)
+    if sizes is not None:
+        raise ValueError(f"config must be None for a GGUF file, which has the sizes, got {sizes}"[:400])
+    config, architecture, model_config, tensors, read = translate(file, ignore)
+    if not isinstance(model_config, ViTConfig):
+        architecture, model_config = _text_of_file(config, model_config, architecture, tensors)
     source = source_of(config, model_config, architecture, tensors, ignore)
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
     return replace(source, origin=file.absolute()), read
@@ -53,15 +57,17 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
 def find_gguf(path: Path) -> Path | None:
     """Return the GGUF file of a path: the file itself, or the one in a folder without config.json. None = no such file.
 
+    Of a model in several files, it is the first in a folder.
+
     Raises:
-        ValueError: a folder with several of them.
+        ValueError: a folder with several models.
     """
     if not path.is_dir():
         return path if path.suffix == ".gguf" else None
     files = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-    if len(files) > 1:
+    if len(files) > 1 and not same_model(files):
         names = ", ".join(file.name for file in files)
-        rule = f"{path} must be the path of one GGUF file, or a folder with one: several files are not read yet"
+        rule = f"{path} must be the path of one GGUF file, or a folder with one model"
         raise ValueError(f"{rule}, got {names}"[:400])
     return files[0] if files else None
 

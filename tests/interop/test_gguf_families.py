@@ -1,0 +1,144 @@
+"""GGUF files of every family: config and tensors are those of the Hugging Face folder; files in several parts."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pejax.interop import source_from_config
+from pejax.interop.gguf_architectures import ARCHITECTURES
+from pejax.interop.gguf_tensors import neighbors
+from pejax.interop.source_files import open_source
+from tests.support.gguf_files import FAMILIES, drawn_tensors, write_gguf
+from tests.support.hub_folders import CONFIGS, LONGROPE
+
+ALIKE = {
+    "gemma2": {"query_pre_attn_scalar": 12}, "gemma3_text": {"query_pre_attn_scalar": 12},
+    "starcoder2": {"sliding_window": 4096}, "smollm3": {"no_rope_layers": [1, 1]},
+}  # fmt: skip
+"""Values that are those of all published models, because the file does not say them."""
+QUICK = ("gemma3_text", "gpt_oss", "falcon, new", "stablelm, norms", "gpt2", "granite", "olmo3")
+"""A family of each change of tensors; and of windows, bases and factors."""
+SLOW = (
+    *("llama, biases", "llama, linear", "llama, yarn", "mistral", "mixtral, windows", "qwen2, both sides", "qwen3"),
+    *("qwen3_moe, normalized", "olmoe", "gemma", "gemma2", "phi", "phi3", "glm4", "exaone4", "exaone4, no windows"),
+    *("smollm3", "olmo2", "seed_oss", "ernie4_5", "ernie4_5, biases", "cohere", "cohere, norms", "cohere2"),
+    *("starcoder2", "stablelm", "nemotron", "arcee", "arcee, biases", "gpt_neox", "falcon", "falcon, one norm"),
+    *("bloom", "mpt"),
+)
+HEADLESS = ("bert", "modernbert")
+
+
+def config_of(name):
+    return {**CONFIGS[name], **ALIKE.get(name, {})}
+
+
+def same_tensors(read, values):
+    """Check that the values are these, up to the rounding of 1 + w where norms are stored so."""
+    for name, value in values.items():
+        np.testing.assert_allclose(read(name, ()), value, rtol=0, atol=3e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_a_file_is_the_folder_that_it_was_made_from(name, tmp_path):
+    config = config_of(name)
+    values = drawn_tensors(config)
+    source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values))
+    assert source.config == source_from_config(config).config
+    assert {*source.tensors} == {*values}
+    same_tensors(read, values)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in HEADLESS])
+def test_encoders_have_states_alone(name, tmp_path):
+    config = {**config_of(name), "vocab_size": 80}
+    values = {key: value for key, value in drawn_tensors(config).items() if not key.startswith(("cls.", "head."))}
+    values = {key: value for key, value in values.items() if not key.startswith("decoder.")}
+    source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values))
+    assert source.config.head is None
+    assert source.config.layers == source_from_config(config).config.layers
+    same_tensors(read, values)
+
+
+def test_every_architecture_is_tried():
+    names = {config_of(name)["model_type"] for name in (*QUICK, *SLOW, *HEADLESS)}
+    tried = {FAMILIES.get(name, name) for name in names}
+    assert {*ARCHITECTURES} - tried == {"mistral3", "gemma-embedding", "nomic-bert", "eurobert"} | ({"llama"} - tried)
+
+
+def test_factors_of_longrope_are_read(tmp_path):
+    factors = {"short_factor": [1.0, 1.1, 1.2, 1.5], "long_factor": [1.5, 2.0, 4.0, 8.0]}
+    config = {**CONFIGS["phi3, longrope"], "rope_scaling": {**LONGROPE, **factors}}
+    keys = {"phi3__rope__scaling__original_context_length": 16, "phi3__rope__scaling__type": None}
+    more = {
+        f"rope_factors_{kind}.weight": np.array(factors[f"{kind}_factor"], np.float32) for kind in ("long", "short")
+    }
+    made = lambda **extra: write_gguf(
+        tmp_path / "a.gguf", config, values=drawn_tensors(config), more=more, **keys, **extra
+    )
+    expected = source_from_config(config).config.layers[0].attention.pe.extend
+    pe = lambda path: open_source(path)[0].config.layers[0].attention.pe
+    assert pe(made()).extend == expected
+    assert dict(pe(made(phi3__rope__scaling__attn_factor=1.5)).extend.terms[0].options)["attention_factor"] == 1.5
+    more.pop("rope_factors_short.weight")
+    with pytest.raises(ValueError, match=r"must hold the tensor rope_factors_short\.weight, got none"):
+        open_source(made())
+
+
+def test_channels_that_are_neighbors_become_halves():
+    rows = np.arange(8)
+    attention = source_from_config({**CONFIGS["llama"], "head_dim": 4}).config.layers[0].attention
+    np.testing.assert_array_equal(neighbors("kv_heads")(rows, attention), [0, 2, 1, 3, 4, 6, 5, 7])
+
+
+# Models in several files
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """Return the config, the tensors, and a folder with the parts of a model in three files."""
+    folder, config = tmp_path_factory.mktemp("parts"), CONFIGS["qwen2"]
+    values = drawn_tensors(config)
+    third = lambda n: {name: value for row, (name, value) in enumerate(sorted(values.items())) if row % 3 == n}
+    for number in range(3):
+        keys = {"split__no": number, "split__count": 3, "split__tensors__count": len(values)}
+        path = folder / f"a-{number + 1:05}-of-00003.gguf"
+        write_gguf(path, config, values=third(number), bare=number > 0, **keys)
+    return config, values, folder
+
+
+def test_a_model_in_several_files(parts):
+    config, values, folder = parts
+    for path in (folder, *sorted(folder.glob("*.gguf"))):
+        source, read = open_source(path)
+        assert source.config == source_from_config(config).config
+        same_tensors(read, values)
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        open_source(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_parts_that_do_not_fit(parts, tmp_path):
+    _, values, folder = parts
+    paths = [Path(shutil.copy(path, tmp_path)) for path in sorted(folder.glob("*.gguf"))]
+    whole = paths[1].read_bytes()
+    paths[1].unlink()
+    refused(paths[2], "must hold all 3 parts of the model, got no a-00002-of-00003.gguf")
+    paths[1].write_bytes(paths[2].read_bytes())
+    refused(paths[0], "must be part 1 of 3, counted from 0, got split.no = 2 and split.count = 3")
+    small = {name: value for name, value in values.items() if "norm" in name}
+    keys = {"split__no": 1, "split__count": 3, "split__tensors__count": len(values)}
+    write_gguf(paths[1], CONFIGS["qwen2"], values=small, bare=True, **keys)
+    refused(paths[0], "must hold tensors that no other part has, got ")
+    write_gguf(paths[1], CONFIGS["qwen2"], values={}, bare=True, **keys)
+    refused(paths[0], f"must have {len(values)} tensors in its 3 parts, got ")
+    write_gguf(paths[1], CONFIGS["qwen2"], values={}, **keys, qwen2__block_count=3)
+    refused(paths[0], "must be a part of the model in a-00001-of-00003.gguf, got another qwen2.block_count")
+    paths[1].write_bytes(whole[:-40])
+    refused(paths[0], "a-00002-of-00003.gguf must have a whole GGUF header")
+    refused(paths[0].rename(tmp_path / "b.gguf"), "must be named NAME-0000N-of-0000M.gguf")
