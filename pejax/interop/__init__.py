@@ -12,7 +12,10 @@ else:
     require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
+from pejax.interop.classifier import Classifier, load_classifier
+from pejax.interop.embedder import Embedder, load_embedder
 from pejax.interop.positions import rope_from_config
+from pejax.interop.predictions import Prediction
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
 from pejax.interop.tokenizer import Tokenizer, load_tokenizer
@@ -21,10 +24,15 @@ from pejax.interop.weights import load, save
 __all__ = [
     "PARTS",
     "Architecture",
+    "Classifier",
+    "Embedder",
     "Part",
+    "Prediction",
     "Source",
     "Tokenizer",
     "load",
+    "load_classifier",
+    "load_embedder",
     "load_tokenizer",
     "register",
     "rope_from_config",
