@@ -108,8 +108,10 @@ class Embedder:
         for numbers, vectors in self._runner(inputs):
             yield numbers, vectors[: len(numbers), : self.truncate_dim]
 
-    def similarity(self, a: Float[np.ndarray, "N C"], b: Float[np.ndarray, "M C"]) -> Float[np.ndarray, "N M"]:
-        """Return the similarity of every vector of `a` to every one of `b`; distances are negative.
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> Float[np.ndarray, "N M"]:
+        """Return the similarity of every vector of `a`, `(N, C)`, to every one of `b`, `(M, C)`.
+
+        Distances are negative.
 
         Raises:
             ValueError: arrays that are not two lists of vectors of one width.

@@ -68,7 +68,7 @@ def read_layout(folder: Path) -> Layout:
     """
     if not os.path.lexists(folder / MODULES):
         return plain_layout(folder)
-    modules = read_modules(folder)
+    settings, modules = read_settings(folder), read_modules(folder)
     names = [name for name, _ in modules]
     where = folder / MODULES
     if names[:2] != ["Transformer", "Pooling"] or not {*names[2:]} <= {*AFTER}:
@@ -80,7 +80,7 @@ def read_layout(folder: Path) -> Layout:
     after = tuple(read_dense(path) if name == "Dense" else name for name, path in rest if name != "Dropout")
     for path in (path for name, path in rest if name == "Normalize"):
         _require_vectors(_strict(path / "config.json"))
-    return Layout(model, modes, include_prompt, after, max_length, lower_case, read_settings(folder))
+    return Layout(model, modes, include_prompt, after, max_length, lower_case, settings)
 
 
 def plain_layout(folder: Path) -> Layout:

@@ -11,21 +11,22 @@ SMALLEST_NORM = 1e-12
 ROWS = 64
 """Rows whose differences to all others are in memory at once."""
 
-Vectors = Float[np.ndarray, "N C"]
+Rows = Float[np.ndarray, "N C"]
+Others = Float[np.ndarray, "M C"]
 
 
-def _dot(a: Vectors, b: Vectors) -> np.ndarray:
+def _dot(a: Rows, b: Others) -> np.ndarray:
     """Return the inner products."""
     return a @ b.T
 
 
-def _cosine(a: Vectors, b: Vectors) -> np.ndarray:
+def _cosine(a: Rows, b: Others) -> np.ndarray:
     """Return the cosines of the angles."""
     a, b = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), SMALLEST_NORM) for x in (a, b))
     return a @ b.T
 
 
-def _negative_distance(a: Vectors, b: Vectors, order: int) -> np.ndarray:
+def _negative_distance(a: Rows, b: Others, order: int) -> np.ndarray:
     """Return minus the distances, the norms of this order of the differences."""
     result = np.empty((len(a), len(b)), np.float32)
     for start in range(0, len(a), ROWS):
@@ -33,7 +34,7 @@ def _negative_distance(a: Vectors, b: Vectors, order: int) -> np.ndarray:
     return result
 
 
-SIMILARITIES: dict[str, Callable[[Vectors, Vectors], np.ndarray]] = {
+SIMILARITIES: dict[str, Callable[[Rows, Others], np.ndarray]] = {
     "cosine": _cosine,
     "dot": _dot,
     "euclidean": lambda a, b: _negative_distance(a, b, 2),
