@@ -13,9 +13,12 @@ else:
 
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.chat import ChatTemplate
+from pejax.interop.classifier import Classifier, load_classifier
+from pejax.interop.embedder import Embedder, load_embedder
 from pejax.interop.generation_settings import load_sampling
 from pejax.interop.new_source import source_from_model
 from pejax.interop.positions import rope_from_config
+from pejax.interop.predictions import Prediction
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
 from pejax.interop.tokenizer import Tokenizer, load_tokenizer
@@ -25,10 +28,15 @@ __all__ = [
     "PARTS",
     "Architecture",
     "ChatTemplate",
+    "Classifier",
+    "Embedder",
     "Part",
+    "Prediction",
     "Source",
     "Tokenizer",
     "load",
+    "load_classifier",
+    "load_embedder",
     "load_sampling",
     "load_tokenizer",
     "register",

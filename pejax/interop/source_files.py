@@ -21,7 +21,7 @@ from pejax.models import EncoderDecoderConfig, ViTConfig
 TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuestionAnswering$|ForMultipleChoice$"
 """Regular expression of the names of classes of `transformers` without a language model's head."""
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
-"""Regular expression of the names of tensors of heads that are not read yet."""
+"""Regular expression of the names of tensors of heads that `load` does not read."""
 
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes of the names of tensors in modules that torch has wrapped."""
@@ -148,8 +148,8 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
     patterns = {name: name[: match.end()] + "*" for name in extra if (match := re.search(HEADS, name))}
     if patterns and not isinstance(source.config, ViTConfig):
         name, ignored = next(iter(patterns)), tuple(dict.fromkeys(patterns.values()))
-        rule = f"ignore={ignored} loads the model without it"
-        raise ValueError(f"{file_of(name)} has a head that is not read yet, {name}{_more([*patterns])}: {rule}")
+        rule = f"load_classifier reads those of classifiers, ignore={ignored} loads the model without it"
+        raise ValueError(f"{file_of(name)} has a head that load does not read, {name}{_more([*patterns])}: {rule}")
     inside = [name for name in extra if re.search(MATTERS, name.lower())]
     if inside:
         raise ValueError(f"{file_of(inside[0])} has a tensor without a part in the model: {inside[0]}{_more(inside)}")

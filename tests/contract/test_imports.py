@@ -77,6 +77,7 @@ TRAIN_MAY_IMPORT = {
     "replay": {"devices", "engine", "evaluate"},
     "generate": {"data", "devices", "engine", "lm", "runs"},
     "export": {"data", "devices", "engine", "lm", "runs"},
+    "embed": {"devices", "engine"},
     "runs": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
