@@ -1,12 +1,14 @@
 """The first and the last part of a text model: the embedding tables, and the head."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from pejax._ops.checks import check_choice, check_token_ids
-from pejax._ops.matmul import product
+from pejax._ops.matmul import product, product_with_rows
 from pejax.models.configs.layer import HeadConfig
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
@@ -82,7 +84,11 @@ class TextHead(nnx.Module):
         if self.dense is not None:
             x = normed(self.norm, ACTIVATIONS[self.activation](self.dense(x)))
         x = x if config.scale == 1.0 else x * jnp.asarray(config.scale, x.dtype)
-        logits = product(x, self.columns(table), None if self.bias is None else self.bias[...])
+        bias = None if self.bias is None else self.bias[...]
+        if self.kernel is None and math.prod(x.shape[:-1]) == 1:  # a step of decoding
+            logits = product_with_rows(x, table, bias)
+        else:
+            logits = product(x, self.columns(table), bias)
         return logits if config.cap is None else config.cap * jnp.tanh(logits / config.cap)
 
     def columns(self, table: Float[Array, "V C"]) -> Float[Array, "C V"]:

@@ -70,13 +70,30 @@ class Stack(Layered):
         Raises:
             ValueError: a cache without tokens, or tokens that it cannot take.
         """
+        x, context, after = self.begin(x, tokens, extent, cache=cache, cross_context=cross_context, execution=execution)
+        x, layers = self.layers(x, context, None if cache is None else cache.layers, shared=self.shared_params())
+        return self.end(x), None if after is None else after._replace(layers=layers)
+
+    def begin(
+        self,
+        x: Float[Array, "B T C"],
+        tokens: TokenPositions | None,
+        extent: Extent,
+        *,
+        cache: Cache | None = None,
+        cross_context: CrossContext | None = None,
+        execution: Execution = Execution(),
+    ) -> tuple[Float[Array, "B T C"], LayerContext, Cache | None]:
+        """Return what the first layer gets, the inputs of all layers, and the cache after them, but for its layers.
+
+        Arguments and errors as in `__call__`. Keys and values in the cache are not read.
+        """
         tokens = None if tokens is None else as_token_positions(tokens)  # from NumPy, too
         positions = jnp.arange(x.shape[1], dtype=jnp.int32) if tokens is None else tokens.positions
         x = normed(self.embed_norm, self._embed(execution.shard_states(x), positions, extent))
         context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
-        shared = self.shared_params()
         if cache is None:
-            return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
+            return x, context, None
         if tokens is None:
             raise ValueError("tokens must be given with a cache, which does not say where these come, got None")
         check_cacheable(cache, tokens)
@@ -90,8 +107,11 @@ class Stack(Layered):
             step, cache_tokens = rolling_step(rolling, cache.tokens, tokens)
             context = context._replace(tokens=tokens, rolling=step)
             rolling = dataclasses.replace(rolling, empty=False)
-        x, layers = self.layers(x, context, cache.layers, shared=shared)
-        return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1], rolling)  # pyright: ignore[reportArgumentType]
+        return x, context, cache._replace(tokens=cache_tokens, used=cache.used + x.shape[1], rolling=rolling)
+
+    def end(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
+        """Return the normalized states, from those after the last layer."""
+        return normed(self.norm, x)
 
     def rolls_blocks(self, rolling: Rolling, extent: Extent = 1) -> bool:
         """Return whether a full rolling cache takes a block of tokens, more than one, at a time.
