@@ -63,6 +63,7 @@ def test_a_file_counts_more_than_the_config_and_a_list_has_names(tmp_path):
     listed = read(chat_template=[{"name": "default", "template": "x"}, {"name": "rag", "template": "y"}])
     assert listed is not None
     assert listed.templates == {"default": "x", "rag": "y"}
+    assert listed == read(chat_template=dict(listed.templates))
     (tmp_path / "chat_template.jinja").write_text("é")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("z")
