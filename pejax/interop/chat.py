@@ -145,7 +145,7 @@ def _text(path: Path) -> str:
 
 
 def _stored(where: Path, stored: Any) -> dict[str, Any]:
-    """Return the templates that tokenizer_config.json holds, by name: one, a list of named ones, or an object of them."""
+    """Return the templates that tokenizer_config.json holds, by name: one, a list of named ones, or an object."""
     if stored is None or isinstance(stored, dict):
         return stored or {}
     if not isinstance(stored, list):
