@@ -14,6 +14,7 @@ else:
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.chat import ChatTemplate
 from pejax.interop.generation_settings import load_sampling
+from pejax.interop.new_source import source_from_model
 from pejax.interop.positions import rope_from_config
 from pejax.interop.registration import register
 from pejax.interop.source import Source, source_from_config
@@ -34,4 +35,5 @@ __all__ = [
     "rope_from_config",
     "save",
     "source_from_config",
+    "source_from_model",
 ]

@@ -76,6 +76,7 @@ TRAIN_MAY_IMPORT = {
     "compare": {"devices", "engine", "evaluate"},
     "replay": {"devices", "engine", "evaluate"},
     "generate": {"data", "devices", "engine", "lm", "runs"},
+    "export": {"data", "devices", "engine", "lm", "runs"},
     "runs": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }

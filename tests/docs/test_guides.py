@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pejax import models
@@ -15,18 +16,24 @@ RUNS = {"lm": models.Decoder, "vit": models.ViT, "dit": models.DiT, "seq2seq": m
 
 
 @pytest.mark.parametrize("name", mostly_slow(RUNS, ("seq2seq",)))
-def test_a_run_is_loaded_as_the_page_says(name, capsys):
-    section = (DOCS / "training.md").read_text().split("\n## Load a run in Python\n")[1].split("\n## ")[0]
-    load, generate = re.findall(r"```py\n(.*?)```", section, re.DOTALL)
+def test_a_run_is_loaded_and_used_as_the_page_says(name, capsys):
+    load, *uses = re.findall(r"```py\n(.*?)```", (DOCS / "runs.md").read_text(), re.DOTALL)
     load, count = re.subn(r"runs/[\w-]+", str(ROOT / "tests/data_files/runs_0_3_0" / name), load)
     assert count == 1
     space = {}
-    exec(compile(load, "training.md", "exec"), space)
+    exec(compile(load, "runs.md", "exec"), space)
     assert isinstance(space["model"], RUNS[name])
     assert space["step"] == 20
+    use = dict(zip(("lm", "vit", "dit"), uses, strict=True)).get(name, "")
+    exec(compile(use.replace("200", "3"), "runs.md", "exec"), space)
+    said = capsys.readouterr().out.splitlines()
     if name == "lm":
-        exec(compile(generate.replace("200", "3"), "training.md", "exec"), space)
-        assert re.match(r"b[\"'].+[\"']$", capsys.readouterr().out.splitlines()[-1])
+        assert re.match(r"b[\"'].+[\"']$", said[-1])
+    if name == "vit":
+        assert len(ast.literal_eval(said[-1].partition("]")[0] + "]")) == 4
+    if name == "dit":
+        assert space["pictures"].shape == space["noise"].shape
+        assert np.isfinite(space["pictures"]).all()
 
 
 def test_a_training_step_goes_as_the_page_says(tmp_path, monkeypatch, capsys):

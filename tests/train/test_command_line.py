@@ -36,6 +36,7 @@ MISTYPED = {
     "train.evaluate run --eval_limit=-2": "eval_limit must be at least -1, got -2",
     "train.extend --windows=0": "windows must be at least 1, got 0",
     "train.generate --foo": "unknown option --foo; see --help",
+    "train.export --foo": "unknown option --foo; see --help",
     "train.replay --foo": "unknown option --foo; see --help",
     "train.report --foo": "unknown option --foo; see --help",
     "train.plan lm --topology=h100:1 --extend=yran": "unknown extension 'yran'; did you mean 'yarn'? Known: ",

@@ -118,6 +118,20 @@ class Library:
             return self.tokenizer.decode(numbers, skip_special_tokens=False)
 
 
+def byte_tokenizer() -> Any:
+    """Return `Bytes` as a `tokenizers.Tokenizer`: byte-level byte-pair encoding without merges, whose ids are bytes."""
+    from tokenizers import Tokenizer as Kind
+    from tokenizers import decoders, models, pre_tokenizers
+
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(SMALLEST) if byte not in visible]  # written as letters from U+0100 on
+    letters = {chr(byte): byte for byte in visible} | {chr(SMALLEST + n): byte for n, byte in enumerate(hidden)}
+    tokenizer = Kind(models.BPE(vocab=letters, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
 def id_type(vocab: int) -> type[np.integer]:
     """Return the dtype for ids of a vocabulary."""
     return np.uint16 if vocab <= 1 << 16 else np.int32

@@ -1,0 +1,1 @@
+"""Runs as folders that transformers loads."""
