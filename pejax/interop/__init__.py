@@ -6,7 +6,7 @@ try:
     import flax
     import safetensors  # noqa: F401
 except ImportError as error:
-    packages = f"{requirement('flax')} safetensors gguf tokenizers"
+    packages = f"{requirement('flax')} safetensors gguf tokenizers jinja2"
     raise ImportError(f"pejax.interop needs Flax and safetensors: pip install {packages}") from error
 else:
     require_version("flax", flax.__version__, by="pejax.interop")

@@ -145,9 +145,9 @@ def _text(path: Path) -> str:
 
 
 def _stored(where: Path, stored: Any) -> dict[str, Any]:
-    """Return the templates that tokenizer_config.json holds, one or a list of named ones, by name."""
-    if stored is None:
-        return {}
+    """Return the templates that tokenizer_config.json holds, by name: one, a list of named ones, or an object."""
+    if stored is None or isinstance(stored, dict):
+        return stored or {}
     if not isinstance(stored, list):
         return {DEFAULT: stored}
     if not all(isinstance(entry, dict) and {"name", "template"} <= {*entry} for entry in stored):

@@ -1,4 +1,4 @@
-"""Settings of sampling that come with a model, in generation_config.json."""
+"""Settings of sampling that come with a model, in generation_config.json or the metadata of a GGUF file."""
 
 import os
 import warnings
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pejax.interop.config import read_json
+from pejax.interop.gguf_file import read_header
+from pejax.interop.source_files import find_gguf
 from pejax.models import Sampling
 from pejax.models.generation.sampling import check_sampling
 
@@ -20,8 +22,13 @@ UNREAD: dict[str, Any] = {
     "guidance_scale": 1, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0,
     "min_length": 0, "min_new_tokens": 0, "bad_words_ids": [], "suppress_tokens": [], "begin_suppress_tokens": [],
     "sequence_bias": [], "forced_bos_token_id": [], "forced_eos_token_id": [], "exponential_decay_length_penalty": [],
+    "sequence": "", "penalty_last_n": -1, "xtc_probability": 0, "mirostat": 0,
 }  # fmt: skip
 """Settings that change which token comes and are not read, and the values at which they change nothing."""
+
+PREFIX = "general.sampling."
+OURS = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+"""Settings in the metadata of GGUF files, in 32 bits, and the names that generation_config.json has for them."""
 
 
 def load_sampling(path: str | os.PathLike[str]) -> Sampling:
@@ -30,17 +37,15 @@ def load_sampling(path: str | os.PathLike[str]) -> Sampling:
     A warning names settings of the file that would change the tokens and are not read.
 
     Args:
-        path: folder of a model; its generation_config.json counts: `do_sample`, `temperature`, `top_k`, `top_p`,
+        path: folder of a model, whose generation_config.json counts: `do_sample`, `temperature`, `top_k`, `top_p`,
             `min_p` and `repetition_penalty`. What the file does not have is left out: transformers would cut to the 50
-            most probable tokens. A GGUF file has none.
+            most probable tokens. Or a GGUF file, with `general.sampling.temp` and its like in the metadata; tokens are
+            drawn where there is a temperature.
 
     Raises:
         ValueError: a damaged file, or a setting that is no number or out of range.
     """
-    file = Path(path) / FILE
-    if not file.is_file():
-        return Sampling()
-    settings = {key: value for key, value in read_json(file).items() if value is not None}
+    file, settings = _settings(Path(path))
     unread = [key for key, neutral in UNREAD.items() if settings.get(key, neutral) != neutral]
     if unread:
         warnings.warn(f"{file}: {', '.join(unread)} are not read, which would change the tokens", stacklevel=2)
@@ -55,6 +60,18 @@ def load_sampling(path: str | os.PathLike[str]) -> Sampling:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     return sampling
+
+
+def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file with the settings of a model and their values, in the words of generation_config.json."""
+    if (path / FILE).is_file():
+        return path / FILE, {key: value for key, value in read_json(path / FILE).items() if value is not None}
+    file = find_gguf(path)
+    if file is None:
+        return path, {}
+    keys = {key.removeprefix(PREFIX): value for key, value in read_header(file).keys.items() if PREFIX in key}
+    decimals = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in keys.items()}
+    return file, {OURS.get(key, key): value for key, value in decimals.items()} | {"do_sample": "temp" in keys}
 
 
 def _number(file: Path, settings: Mapping[str, Any], key: str, default: float) -> Any:

@@ -55,7 +55,7 @@ from pejax._ops import axes, offset_table, periods, phases, relative, resize, ro
 from pejax._placement import grids, layouts, order, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
-from pejax.models.generation import prompts
+from pejax.models.generation import prompts, sampling
 from pejax.models.networks import vit
 from tests.attention import (
     test_attention,
@@ -84,7 +84,7 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_generate_traced, test_input_positions, test_patches
+from tests.models import test_generate_traced, test_input_positions, test_patches, test_sampling
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_order, test_placement
 from tests.support import laws
@@ -501,6 +501,30 @@ MUTANTS = {
         "(padded - length, 0)",
         "(0, padded - length)",
         [test_generate_traced.test_prompts_of_few_lengths_keep_their_tokens_at_the_end],
+    ),
+    "sampling: negative logits divided, too": (
+        sampling.penalized,
+        "jnp.where(logits < 0, logits * factor, logits / factor)",
+        "logits / factor",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: padding counted as seen": (
+        sampling.History.start.__func__,
+        ".add(is_token.astype(jnp.int32))",
+        ".add(1)",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: presence counted like frequency": (
+        sampling.penalized,
+        "history.counts > 0)",
+        "history.counts)",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: min p of all tokens instead of the most probable": (
+        sampling.ranked,
+        "result[:, :1] + math",
+        "jax.nn.logsumexp(result, axis=-1, keepdims=True) + math",
+        [test_sampling.test_min_p_keeps_what_is_probable_enough_beside_the_most_probable],
     ),
     "masks: blocks by their first query": (masks.block_masks, "q_high >= k_low", "q_low >= k_low", BLOCKS),
     "masks: whole blocks by their last query": (masks.block_masks, "q_low >= k_high", "q_high >= k_high", BLOCKS),

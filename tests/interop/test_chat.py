@@ -9,9 +9,10 @@ import pytest
 from pejax.interop import ChatTemplate, Tokenizer, chat, chat_child, load_tokenizer
 from pejax.interop.chat import chat_template, check_messages
 from pejax.interop.child_process import Outcome
+from tests.support.cases import slow
 from tests.support.chat_templates import INSTRUCTIONS, RENDERED, SYSTEM, TALK, THOUGHTS, TOKENS, TURNS
-from tests.support.gguf_files import byte_tokens, write_gguf
-from tests.support.hub_folders import write
+from tests.support.gguf_files import byte_tokens
+from tests.support.gguf_metadata import write_metadata
 
 ECHO = "{% for m in messages %}{{ m.content }}{% endfor %}"
 DEEP = "{% if 1 %}" * 3000 + "{% endif %}" * 3000
@@ -41,10 +42,9 @@ def test_a_template_reads_variables_and_the_time():
 
 
 def test_a_child_process_renders_and_the_ids_have_no_token_twice(tmp_path):
-    folder = write(tmp_path / "llama", vocab_size=260)
     template = "{{ bos_token }}{% for m in messages %}{{ m.role ~ m.content ~ eos_token }}{% endfor %}{{ last }}"
     keys = byte_tokens(tokenizer__ggml__add_bos_token=True, tokenizer__chat_template=template)
-    tokenizer = load_tokenizer(write_gguf(tmp_path / "a.gguf", folder, **keys))
+    tokenizer = load_tokenizer(write_metadata(tmp_path / "a.gguf", **keys))
     assert tokenizer.encode("the") == [1, 259]
     assert tokenizer.chat is not None
     ids = tokenizer.encode_chat([{"role": "the", "content": "the"}], last="the")
@@ -63,6 +63,7 @@ def test_a_file_counts_more_than_the_config_and_a_list_has_names(tmp_path):
     listed = read(chat_template=[{"name": "default", "template": "x"}, {"name": "rag", "template": "y"}])
     assert listed is not None
     assert listed.templates == {"default": "x", "rag": "y"}
+    assert listed == read(chat_template=dict(listed.templates))
     (tmp_path / "chat_template.jinja").write_text("é")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("z")
@@ -200,9 +201,8 @@ def test_a_template_that_fails_says_why_in_one_line(template, reason):
     [
         ("{{ 'a' * 10**10 }}", "a need of more than 1 GiB of memory"),
         ("{{ raise_exception('no') }}", "its refusal: no"),
-        ("{{ '\ud800' }}", "UnicodeEncodeError: 'utf-8' codec can't encode"),
-        pytest.param("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-                     "no answer in 1 second", marks=pytest.mark.slow),
+        slow("{{ '\ud800' }}", "UnicodeEncodeError: 'utf-8' codec can't encode"),
+        slow("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "no answer in 1 second"),
     ],
 )  # fmt: skip
 def test_the_child_process_has_limits(template, reason):

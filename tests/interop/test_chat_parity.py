@@ -109,6 +109,14 @@ def test_a_file_counts_more_in_both(folder):
         (folder / "special_tokens_map.json").unlink()
 
 
+def test_a_gguf_file_has_the_chat_template_that_transformers_reads(folder):
+    file = folder.parent / "a.gguf"
+    write_gguf(file, folder, **byte_tokens(tokenizer__chat_template=SPECIAL + CHATML))
+    theirs = peer("transformers").AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    ids = theirs.apply_chat_template(TALK, add_generation_prompt=True, return_dict=False)
+    assert load_tokenizer(file).encode_chat(TALK) == ids
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"repetition_penalty": 1.4}, {"repetition_penalty": 0.7, "temperature": 0.6, "do_sample": False}],

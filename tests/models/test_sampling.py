@@ -1,6 +1,5 @@
 """Settings of sampling: what they do to logits, and that generation keeps account of the tokens that are there."""
 
-import functools
 import math
 
 import jax
@@ -18,21 +17,21 @@ SEGMENTS = jnp.asarray([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 2, 2, 2]])
 
 
 def test_penalties_are_those_of_a_loop_over_tokens():
-    logits = jax.random.normal(jax.random.key(0), (2, 7))
-    prompts, text = np.asarray([[1, 2, 2], [0, 3, 4]]), [[5, 5, 1], [3, 6, 6]]
+    prompts, text = np.asarray([[1, 2, 2], [0, 3, 4]]), np.asarray([[5, 5, 1], [3, 6, 6]])
     is_token = np.asarray([[True, True, True], [False, True, True]])
+    settings = (PENALTIES, Sampling(presence_penalty=2.0), Sampling(frequency_penalty=-1.5))
+    logits = np.random.default_rng(0).normal(size=(2, 7)).astype(np.float32)
 
-    @functools.partial(jax.jit, static_argnums=2)
-    def result(prompts, text, sampling):
-        history = History.start(sampling, prompts, jnp.asarray(is_token), 7)
-        for step in text.T:
+    def result(logits, sampling):
+        history = History.start(sampling, jnp.asarray(prompts), jnp.asarray(is_token), 7)
+        for step in jnp.asarray(text).T:
             history = history.add(step)
         return penalized(logits, sampling, history)
 
-    for sampling in (PENALTIES, Sampling(presence_penalty=2.0), Sampling(frequency_penalty=-1.5)):
-        new = result(jnp.asarray(prompts), jnp.asarray(text), sampling)
+    results = jax.jit(lambda logits: [result(logits, sampling) for sampling in settings])(logits)
+    for sampling, new in zip(settings, results, strict=True):
         for row in range(2):
-            expected = penalized_by_loops(logits[row], prompts[row][is_token[row]], text[row], sampling)
+            expected = penalized_by_loops(logits[row], prompts[row][is_token[row]], text[row].tolist(), sampling)
             np.testing.assert_allclose(new[row], expected, atol=1e-6)
 
 
@@ -44,18 +43,24 @@ def test_nothing_is_kept_where_nothing_reads_it():
 
 def test_min_p_keeps_what_is_probable_enough_beside_the_most_probable():
     p = np.array([[0.1, 0.4, 0.2, 0.3], [0.97, 0.01, 0.01, 0.01]])
-    keep = lambda **how: np.isfinite(ranked(jnp.log(jnp.asarray(p, jnp.float32)), Sampling(**how))[0]).sum(-1).tolist()
-    assert keep(temperature=1.0, min_p=0.49) == [3, 1]
-    assert keep(temperature=1.0, min_p=0.51) == [2, 1]
-    assert keep(temperature=1.0, min_p=1.0) == [1, 1]
-    assert keep(temperature=2.0, min_p=0.49) == [4, 1]
-    assert keep(temperature=0.5, min_p=0.49) == [2, 1]
-    assert keep(temperature=1.0, top_p=0.65, min_p=0.49) == [2, 1]
+    kept = {
+        Sampling(1.0, min_p=0.49): [3, 1],
+        Sampling(1.0, min_p=0.51): [2, 1],
+        Sampling(1.0, min_p=1.0): [1, 1],
+        Sampling(2.0, min_p=0.49): [4, 1],
+        Sampling(0.5, min_p=0.49): [2, 1],
+        Sampling(1.0, top_p=0.65, min_p=0.49): [2, 1],
+    }
+    count = lambda logits, sampling: jnp.isfinite(ranked(logits, sampling)[0]).sum(-1)
+    counts = jax.jit(lambda logits: [count(logits, sampling) for sampling in kept])(np.log(p).astype(np.float32))
+    assert [row.tolist() for row in counts] == [*kept.values()]
 
 
 def test_a_logarithm_of_a_probability_is_that_of_the_model():
     logits = jnp.asarray([[0.0, math.log(3.0)], [5.0, 5.0]], jnp.bfloat16)
-    np.testing.assert_allclose(logprobs_of(logits, jnp.asarray([1, 0])), [math.log(0.75), math.log(0.5)], atol=2e-3)
+    np.testing.assert_allclose(
+        jax.jit(logprobs_of)(logits, jnp.asarray([1, 0])), [math.log(0.75), math.log(0.5)], atol=2e-3
+    )
 
 
 @pytest.mark.slow

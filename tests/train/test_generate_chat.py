@@ -12,6 +12,7 @@ from pejax.interop import load, load_sampling, load_tokenizer
 from pejax.models import Decoder, Sampling, generate
 from tests.support.cli import refused
 from tests.support.gguf_files import byte_tokens, write_gguf
+from tests.support.gguf_metadata import write_metadata
 from tests.support.hub_folders import write
 from train.generate.options import GenerateOptions
 from train.generate.program import main
@@ -24,6 +25,8 @@ TEMPLATE = (
     "{{ '<assistant>' if add_generation_prompt }}"
 )
 PROMPT = "the thin"
+OWN = {"do_sample": True, "temperature": 0.75, "top_k": 300, "repetition_penalty": 1.25, "top_p": None}
+"""Settings of a model."""
 
 
 def options_of(**options):
@@ -37,16 +40,16 @@ def folder(tmp_path_factory):
     folder = write(home / "llama", vocab_size=260, max_position_embeddings=128)
     load_tokenizer(write_gguf(home / "a.gguf", folder, **byte_tokens())).library.save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    settings = {"do_sample": True, "temperature": 0.75, "top_k": 300, "repetition_penalty": 1.25, "top_p": None}
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **settings}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **OWN}))
     return folder
 
 
 # What the model is asked
 
 
-def test_a_prompt_is_a_turn_of_the_user_after_all_others(folder, tmp_path):
-    tokenizer = load_tokenizer(folder)
+def test_a_prompt_is_a_turn_of_the_user_after_all_others(tmp_path):
+    keys = byte_tokens(tokenizer__chat_template=TEMPLATE)
+    tokenizer = load_tokenizer(write_metadata(tmp_path / "a.gguf", **keys))
     file = tmp_path / "turns.json"
     file.write_text('[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]')
     options = options_of(system="s", messages=str(file))
@@ -55,6 +58,8 @@ def test_a_prompt_is_a_turn_of_the_user_after_all_others(folder, tmp_path):
     assert note == NOTE
     options = options_of(messages=str(file))
     assert [turn["content"] for turn in read_messages(None, options)] == ["a", "b"]
+    options = options_of(chat_variables='{"add_generation_prompt": false}')
+    assert tokenizer.decode(ask(tokenizer, "c", read_messages("c", options), options)[0]) == "<user>c"
     plain = options_of(chat="off")
     assert ask(tokenizer, "the", [], plain) == (tokenizer.encode("the"), "")
 
@@ -88,16 +93,17 @@ def test_files_of_messages_that_are_refused(content, rule, tmp_path):
 # Settings of sampling
 
 
-def test_the_command_line_counts_more_than_the_settings_of_the_model(folder):
-    assert load_sampling(folder) == Sampling(0.75, 300, 1.0, 0.0, 1.25)
-    sampling, notes = sampling_of(options_of(model=str(folder)), 260)
+def test_the_command_line_counts_more_than_the_settings_of_the_model(tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(OWN))
+    assert load_sampling(tmp_path) == Sampling(0.75, 300, 1.0, 0.0, 1.25)
+    sampling, notes = sampling_of(options_of(model=str(tmp_path)), 260)
     assert sampling == Sampling(0.75, 260, 1.0, 0.0, 1.25)
-    assert notes == ["of generation_config.json: temperature 0.75, top_k 260, repetition_penalty 1.25"]
-    sampling, notes = sampling_of(options_of(model=str(folder), temperature=0.0, frequency_penalty=0.5), 260)
+    assert notes == ["settings of the model: temperature 0.75, top_k 260, repetition_penalty 1.25"]
+    sampling, notes = sampling_of(options_of(model=str(tmp_path), temperature=0.0, frequency_penalty=0.5), 260)
     assert sampling == Sampling(0.0, 260, 1.0, 0.0, 1.25, 0.0, 0.5)
-    assert notes == ["of generation_config.json: repetition_penalty 1.25"]
+    assert notes == ["settings of the model: repetition_penalty 1.25"]
     given = {"temperature": 1.0, "top_k": 0, "min_p": 0.1, "repetition_penalty": 1.0}
-    assert sampling_of(options_of(model=str(folder), **given), 260) == (Sampling(1.0, min_p=0.1), [])
+    assert sampling_of(options_of(model=str(tmp_path), **given), 260) == (Sampling(1.0, min_p=0.1), [])
 
 
 @pytest.mark.parametrize(
@@ -130,6 +136,18 @@ def test_settings_that_are_not_read_are_named(tmp_path):
     assert load_sampling(tmp_path / "nothing") == Sampling()
 
 
+def test_a_gguf_file_has_settings_in_its_metadata(tmp_path):
+    keys = {"temp": 0.7, "top_k": 20, "top_p": 0.95, "penalty_repeat": 1.05}
+    of_file = lambda **keys: load_sampling(write_metadata(tmp_path / "a.gguf", **keys))
+    metadata = {f"general__sampling__{key}": value for key, value in keys.items()}
+    assert of_file(**metadata) == Sampling(0.7, 20, 0.95, 0.0, 1.05)
+    del metadata["general__sampling__temp"]
+    assert of_file(**metadata) == Sampling(repetition_penalty=1.05)
+    assert of_file() == Sampling()
+    with pytest.warns(UserWarning, match="xtc_probability are not read"):
+        of_file(general__sampling__xtc_probability=0.5)
+
+
 # What is written
 
 
@@ -153,7 +171,7 @@ def test_a_model_with_a_template_is_asked_as_a_chat(folder, capsys):
     assert written.out == made(folder, 1, sampling=Sampling(repetition_penalty=1.25))[0][0] + "\n"
     lines = written.err.splitlines()
     assert lines[0].endswith(" · 22 tokens of the prompt, at most 12 to follow")
-    assert lines[1:3] == [NOTE, "of generation_config.json: repetition_penalty 1.25"]
+    assert lines[1:3] == [NOTE, "settings of the model: repetition_penalty 1.25"]
     assert main([PROMPT, f"--model={folder}", "--chat=off", "--max_tokens=1"]) == 0
     written = capsys.readouterr()
     assert " · 5 tokens of the prompt" in written.err

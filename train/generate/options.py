@@ -27,9 +27,12 @@ class GenerateOptions:
     messages: str = option(
         "", 'file with earlier turns of the chat, before PROMPT: [{"role": "user", "content": "Hello"}, ...]'
     )
+    chat_variables: str = option(
+        "", "what the chat template reads beside, as JSON: --chat_variables='{\"enable_thinking\": false}'"
+    )
     temperature: float | None = option(
         None,
-        "0 = the most probable token each time; this and the next four: the model's generation_config.json decides",
+        "0 = the most probable token each time; for this and the next four, the model's own settings are the defaults",
     )
     top_k: int | None = option(None, "draw from the k most probable tokens only; 0 = from all")
     top_p: float | None = option(None, "draw from the most probable tokens whose probabilities sum to p")

@@ -42,8 +42,9 @@ def read_messages(prompt: str | None, options: GenerateOptions) -> list[Any]:
         ValueError: a file that holds no list of messages in JSON, a second system message, or turns without a chat.
         OSError: a file that cannot be read.
     """
-    if options.chat == "off" and _turns(options):
-        raise ValueError(f"{_turns(options)[0]} must be given with a chat, got --chat=off")
+    read_variables(options)
+    if options.chat == "off" and _chat_options(options):
+        raise ValueError(f"{_chat_options(options)[0]} must be given with a chat, got --chat=off")
     earlier: Any = []
     if options.messages:
         try:
@@ -67,15 +68,31 @@ def ask(reader: Reader, prompt: str | None, messages: list[Any], options: Genera
         ValueError: a chat that the model has no template for, or messages that its template refuses.
     """
     if options.chat != "off" and isinstance(reader, interop.Tokenizer) and has_default(reader.chat):
-        return reader.encode_chat(messages), NOTE
-    if options.chat == "on" or _turns(options):
-        raise ValueError(f"{['chat=on', *_turns(options)][-1]} needs a model with a chat template, got one without")
+        return reader.encode_chat(messages, **read_variables(options)), NOTE
+    needs = ["chat=on"] * (options.chat == "on") + _chat_options(options)
+    if needs:
+        raise ValueError(f"{needs[0]} needs a model with a chat template, got one without")
     return reader.encode(prompt or ""), ""
 
 
-def _turns(options: GenerateOptions) -> list[str]:
-    """Return the names of the options that give turns of a chat."""
-    return [name for name in ("system", "messages") if getattr(options, name)]
+def read_variables(options: GenerateOptions) -> dict[str, Any]:
+    """Return what the chat template reads beside the messages.
+
+    Raises:
+        ValueError: no JSON object.
+    """
+    try:
+        variables = json.loads(options.chat_variables or "{}")
+    except (ValueError, RecursionError):
+        variables = None
+    if not isinstance(variables, dict):
+        raise ValueError(f"chat_variables must be a JSON object, got {options.chat_variables[:80]!r}")
+    return variables
+
+
+def _chat_options(options: GenerateOptions) -> list[str]:
+    """Return the names of the given options that are for a chat alone."""
+    return [name for name in ("system", "messages", "chat_variables") if getattr(options, name)]
 
 
 def _read(path: str) -> str:

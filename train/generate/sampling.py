@@ -36,4 +36,4 @@ def sampling_of(options: GenerateOptions, vocab: int) -> tuple[Sampling, list[st
         if value != none and name not in given and (sampling.temperature > 0 or name == "repetition_penalty")
     ]
     lines = [str(warning.message) for warning in caught]
-    return sampling, [*lines, *([f"of generation_config.json: {', '.join(used)}"] if used else [])]
+    return sampling, [*lines, *([f"settings of the model: {', '.join(used)}"] if used else [])]
