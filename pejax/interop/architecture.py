@@ -97,10 +97,15 @@ class Architecture(NamedTuple):
             the file.
         flat_patches: whether the kernel of the patches in the file is that of a linear layer, not of a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
+        turns_back: whether channels are rotated in the other direction, as in nanochat: the halves of the heads of
+            queries and keys change places.
         experts: "each" = every expert has tensors of its own; "stacked" = one tensor holds all experts (gpt-oss).
         copies: tensors that repeat another one, in files that have such copies: name of the copy -> of the original.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
+        stored_rotation: regular expression of the names of tensors with the radians per token of all pairs of channels,
+            which are obeyed where they are not those of config.json (rounded ones in ESM-2). They must be `ignored`,
+            too. "" = no such tensors.
         by_layer: function from the config of a layer to names that replace those of `names` in it.
     """
 
@@ -115,9 +120,11 @@ class Architecture(NamedTuple):
     batched: bool = False
     flat_patches: bool = False
     by_head: bool = False
+    turns_back: bool = False
     experts: str = "each"
     copies: Mapping[str, str] = {}
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
+    stored_rotation: str = ""
     inside: tuple[Mapping[str, str], ...] = ()
     by_layer: Callable[[LayerConfig], Mapping[str, str]] = lambda layer: {}
     neutral: Mapping[str, Any] = {}
