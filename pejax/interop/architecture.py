@@ -25,10 +25,11 @@ class Part(NamedTuple):
 
 
 ENDS = {
-    "table": ("embedding.table", "V C"), "types": ("embedding.types", "types C"),
-    "position": ("stack.position.table_0", "L C"), "relative": ("stack.position.heads.table", "buckets H"),
-    "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
-    "head_bias": ("head.bias", "V"), "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
+    "table": ("embedding.table", "V C"), "source_table": ("source_embedding.table", "V C"),
+    "types": ("embedding.types", "types C"), "position": ("stack.position.table_0", "L C"),
+    "relative": ("stack.position.heads.table", "buckets H"), "embed_norm": ("stack.embed_norm", "C"),
+    "norm": ("stack.norm", "C"), "head": ("head", "V C"), "head_bias": ("head.bias", "V"),
+    "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
 }  # fmt: skip
 """Paths and shapes of the parts of a text model outside its layers."""
 
@@ -135,7 +136,8 @@ def of_encoder(architecture: Architecture) -> Architecture:
     """Return the architecture of an encoder-decoder's encoder alone."""
     without_stack = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
     by_layer = lambda layer: without_stack(architecture.by_layer(layer))
-    return architecture._replace(names=without_stack(architecture.names), by_layer=by_layer)
+    names = without_stack(architecture.names)
+    return architecture._replace(names={**names, "table": names.get("source_table", names["table"])}, by_layer=by_layer)
 
 
 def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:

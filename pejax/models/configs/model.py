@@ -97,12 +97,13 @@ class TransformerConfig(Config):
 @checked_fields
 @dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(Config):
-    """An encoder and a decoder that attends to its states; they share one embedding table.
+    """An encoder and a decoder that attends to its states.
 
     Args:
         encoder: the model of the source; not causal, without a head.
         decoder: the model of the target; all of its layers have cross-attention.
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
+        two_tables: whether the source has an embedding table of its own (T5Gemma), not that of the target.
 
     Raises:
         ValueError: an unknown policy, different vocabularies, widths or dtypes, an encoder with a head or a causal
@@ -112,6 +113,7 @@ class EncoderDecoderConfig(Config):
     encoder: TransformerConfig
     decoder: TransformerConfig
     cross: str = "none"
+    two_tables: bool = False
 
     def __post_init__(self) -> None:
         check_choice("cross", self.cross, CROSS)
