@@ -25,10 +25,11 @@ class Part(NamedTuple):
 
 
 ENDS = {
-    "table": ("embedding.table", "V C"), "types": ("embedding.types", "types C"),
-    "position": ("stack.position.table_0", "L C"), "relative": ("stack.position.heads.table", "buckets H"),
-    "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
-    "head_bias": ("head.bias", "V"), "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
+    "table": ("embedding.table", "V C"), "source_table": ("source_embedding.table", "V C"),
+    "types": ("embedding.types", "types C"), "position": ("stack.position.table_0", "L C"),
+    "relative": ("stack.position.heads.table", "buckets H"), "embed_norm": ("stack.embed_norm", "C"),
+    "norm": ("stack.norm", "C"), "head": ("head", "V C"), "head_bias": ("head.bias", "V"),
+    "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
 }  # fmt: skip
 """Paths and shapes of the parts of a text model outside its layers."""
 
@@ -97,10 +98,15 @@ class Architecture(NamedTuple):
             the file.
         flat_patches: whether the kernel of the patches in the file is that of a linear layer, not of a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
+        turns_back: whether channels are rotated in the other direction, as in nanochat: the halves of the heads of
+            queries and keys change places.
         experts: "each" = every expert has tensors of its own; "stacked" = one tensor holds all experts (gpt-oss).
         copies: tensors that repeat another one, in files that have such copies: name of the copy -> of the original.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
+        stored_rotation: regular expression of the names of tensors with the radians per token of all pairs of channels,
+            which are obeyed where they are not those of config.json (rounded ones in ESM-2). They must be `ignored`,
+            too. "" = no such tensors.
         by_layer: function from the config of a layer to names that replace those of `names` in it.
     """
 
@@ -115,9 +121,11 @@ class Architecture(NamedTuple):
     batched: bool = False
     flat_patches: bool = False
     by_head: bool = False
+    turns_back: bool = False
     experts: str = "each"
     copies: Mapping[str, str] = {}
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
+    stored_rotation: str = ""
     inside: tuple[Mapping[str, str], ...] = ()
     by_layer: Callable[[LayerConfig], Mapping[str, str]] = lambda layer: {}
     neutral: Mapping[str, Any] = {}
@@ -128,7 +136,8 @@ def of_encoder(architecture: Architecture) -> Architecture:
     """Return the architecture of an encoder-decoder's encoder alone."""
     without_stack = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
     by_layer = lambda layer: without_stack(architecture.by_layer(layer))
-    return architecture._replace(names=without_stack(architecture.names), by_layer=by_layer)
+    names = without_stack(architecture.names)
+    return architecture._replace(names={**names, "table": names.get("source_table", names["table"])}, by_layer=by_layer)
 
 
 def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:

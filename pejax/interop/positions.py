@@ -10,6 +10,7 @@ from pejax.interop.config import Config
 from pejax.interop.model_config import architecture_of
 from pejax.interop.pipelines import read_preset
 from pejax.interop.rope import LAYER_TYPES, check_rotation
+from pejax.interop.rope_models import UNREADABLE
 from pejax.interop.stacks import stacks
 from pejax.interop.towers import TOWERS
 
@@ -69,7 +70,7 @@ def rope_from_config(
     if "_class_name" in config:
         _refuse(given, "_class_name", config["_class_name"])
         spec = read_preset(c)
-    elif model_type in {*ARCHITECTURES, *TOWERS} - {*OF_IMAGES} and entry_name(config) == model_type:
+    elif model_type in {*ARCHITECTURES, *TOWERS} - {*OF_IMAGES, *UNREADABLE} and entry_name(config) == model_type:
         _refuse(given, "model_type", model_type)
         spec = _of_model(c, layer_type)
     else:

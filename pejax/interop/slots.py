@@ -236,7 +236,8 @@ def _qkv(
     transposed = is_kernel and not architecture.in_out
     if joined and architecture.qkv_by_head:
         return (_matrix(tensor_name("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
-    layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed)
+    swapped = "qk" if architecture.turns_back else ""
+    layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed, swapped=swapped)
     rows = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
     tensor_shape = lambda count: (count,) if not is_kernel else (count, shape[0]) if transposed else (shape[0], count)
     if not joined:

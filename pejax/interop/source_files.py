@@ -107,7 +107,7 @@ def _text_of_file(
         architecture: architecture of the whole model.
         tensors: file, type and shape of every tensor, by name.
     """
-    if isinstance(model_config, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
+    if isinstance(model_config, EncoderDecoderConfig) and not any("decoder." in name for name in tensors):
         model_config, architecture = model_config.encoder, of_encoder(architecture)
     prefixes = prefixes_in(architecture, tensors)
     weight_name = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"

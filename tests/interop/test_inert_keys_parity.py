@@ -32,7 +32,7 @@ SAID_OTHERWISE = {
     "dtype": "the type of the tensors, which the file says",
     "torch_dtype": "the type of the tensors, which the file says",
     "return_dict": "the container of the outputs",
-    "mask_ratio": "the share of the patches that transformers hides at random, in training and after; here all are seen",
+    "mask_ratio": "the share of patches that transformers hides at random, always; here all are seen",
 }
 """Inert keys that are not changed here, and why."""
 OTHER: dict[str, Any] = {
@@ -46,7 +46,7 @@ OTHER: dict[str, Any] = {
     "pooler_act": "relu", "pos_embed_shift": 0.5, "pos_embed_jitter": 1.5, "pos_embed_rescale": 1.5,
     "summary_type": "mean", "is_causal": False, "mem_len": 3, "reuse_len": 2, "classifier_pooling": "mean",
     "vision_feature_select_strategy": "full", "projector_hidden_act": "relu", "decoder_hidden_size": 20,
-    "spatial_pool_mode": "max", "density_router_hidden_size": 8,
+    "spatial_pool_mode": "max", "density_router_hidden_size": 8, "mask_token_id": 6, "vocab_list": ["a"],
 }  # fmt: skip
 """Values to change keys to, where their type alone does not say one."""
 FOREIGN = {

@@ -19,8 +19,8 @@ from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
-OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")
-ELSEWHERE = ("new", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "granite_docling_text")
+OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "esm")
+ELSEWHERE = ("new", "mimo", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "granite_docling_text")
 """A type that transformers has not, and text towers: in test_families_parity.py and test_trunks_parity.py."""
 CLASSES = {
     "modernbert-decoder": "AutoModelForCausalLM", "siglip_text_model": "SiglipTextModel",
@@ -74,7 +74,8 @@ def logits(model, ids, mask=None):
     if mask is not None:
         options["attention_mask"] = torch.as_tensor(mask)
         if "position_ids" in inspect.signature(model.forward).parameters:
-            rows = model.config.model_type in OF_ROBERTA  # their positions are rows of the table
+            learned = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
+            rows = model.config.model_type in OF_ROBERTA and learned  # their positions are rows of the table
             first = model.config.pad_token_id + 1 if rows else 0
             options["position_ids"] = torch.as_tensor(first + np.maximum(np.cumsum(mask, axis=1) - 1, 0))
     if model.config.is_encoder_decoder:

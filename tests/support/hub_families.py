@@ -18,6 +18,7 @@ BASES = {
 }
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16, "rope_theta": 500.0}  # fmt: skip
+GEMMA = {**SIZES, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 20}
 TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -50,9 +51,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gte, no types": {"model_type": "gte", **ROTARY, "type_vocab_size": 0, "hidden_act": "relu"},
     "electra": {"model_type": "electra", **ENCODER, "embedding_size": 32, "hidden_act": "relu"},
     "mpnet": {"model_type": "mpnet", **ENCODER, "pad_token_id": 1, "max_position_embeddings": 50},
+    "esm": {"model_type": "esm", **ENCODER, "position_embedding_type": "rotary", "pad_token_id": 1},
+    "esm, dropout": {"model_type": "esm", **ENCODER, "position_embedding_type": "rotary", "pad_token_id": 1,
+                     "mask_token_id": 5, "token_dropout": True},
+    "esm, learned": {"model_type": "esm", **ENCODER, "pad_token_id": 1, "max_position_embeddings": 50,
+                     "mask_token_id": 5, "token_dropout": True, "emb_layer_norm_before": True},
+    "nanochat": {"model_type": "nanochat", **SIZES, "attention_bias": True},
     "siglip_text_model": {"model_type": "siglip_text_model", **ENCODER},
     "siglip2_text_model": {"model_type": "siglip2_text_model", **ENCODER},
     "metaclip_2_text_model": {"model_type": "metaclip_2_text_model", **ENCODER, "eos_token_id": 2},
+    "t5gemma": {"model_type": "t5gemma", "encoder": GEMMA, "decoder": {**GEMMA, "num_hidden_layers": 3},
+                "vocab_size": 97},
+    "t5gemma, untied": {"model_type": "t5gemma", "encoder": GEMMA, "decoder": GEMMA, "vocab_size": 97,
+                        "tie_word_embeddings": False},
     "umt5": {"model_type": "umt5", **PAIR},
     "umt5, not scaled": {"model_type": "umt5", **PAIR, "tie_word_embeddings": False, "num_decoder_layers": 3},
 }  # fmt: skip

@@ -438,7 +438,8 @@ def _configs() -> dict[str, Call]:
              "embed_norm": NORM, "embed_scale": 2.0, "types": 2, "head": models.HeadConfig(), "dtype": "float32"},
         ),
         "EncoderDecoderConfig": (
-            models.EncoderDecoderConfig, {"encoder": PAIR.encoder, "decoder": PAIR.decoder, "cross": "none"},
+            models.EncoderDecoderConfig, {"encoder": PAIR.encoder, "decoder": PAIR.decoder, "cross": "none",
+                                          "two_tables": False},
         ),
         "ViTConfig": (
             models.ViTConfig,

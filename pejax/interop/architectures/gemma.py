@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from pejax._record.specs import NONE
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.architectures.llama import NAMES, QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
-from pejax.models import LayerConfig, NormConfig, TransformerConfig
+from pejax.models import EncoderDecoderConfig, LayerConfig, NormConfig, TransformerConfig
 
 GEMMA = {
     **NAMES,
@@ -90,7 +91,58 @@ def gemma3(c: Config) -> TransformerConfig:
     return gemma(c, period, (None, None), is_gemma3=True)
 
 
+# T5Gemma: an encoder and a decoder, each a Gemma 2 with a table of its own.
+
+NORMS = {
+    "norm_attention": "pre_self_attn_layernorm", "norm_attention_after": "post_self_attn_layernorm",
+    "norm_cross": "pre_cross_attn_layernorm", "norm_cross_after": "post_cross_attn_layernorm",
+}  # fmt: skip
+PAIR = {
+    "table": "model.decoder.embed_tokens", "source_table": "model.encoder.embed_tokens", "head": "lm_head.out_proj",
+    **{
+        f"{side}.{part}": name.replace("model.", f"model.{side}.", 1)
+        for side in ("encoder", "decoder")
+        for part, name in {
+            **GEMMA, **prefixed("model.layers.{n}.", **NORMS),
+            **prefixed("model.layers.{n}.cross_attn.", **{f"cross_{part}": f"{part}_proj" for part in "qkvo"}),
+        }.items()
+        if part not in ("table", "head")
+    },
+}  # fmt: skip
+
+
+def with_next(layer: LayerConfig) -> LayerConfig:
+    """Return the layer with a window of one more token, if it has one."""
+    window = layer.attention.window
+    wider = window + 1 if isinstance(window, int) else window
+    return replace(layer, attention=replace(layer.attention, window=wider))
+
+
+def t5gemma(c: Config) -> EncoderDecoderConfig | TransformerConfig:
+    """Read T5GemmaConfig; tokens of the encoder's layers with windows see `sliding_window` others on either side."""
+    stacks = {}
+    for side in ("encoder", "decoder"):
+        part = c.part(side, inert=("dropout_rate", "hidden_act"))
+        part.defaults(**T5GEMMA_SIZES)
+        stacks[side] = gemma(part, 2, (50.0, 30.0))
+    encoder, decoder = (stacks[side] for side in ("encoder", "decoder"))
+    c.must("vocab_size", decoder.vocab)
+    encoder = replace(encoder, causal=False, head=None, layers=tuple(map(with_next, encoder.layers)))
+    tied = c.flag("tie_word_embeddings", True)
+    if not c.flag("is_encoder_decoder", True):
+        return encoder
+    crossed = lambda layer: replace(layer, cross=replace(layer.attention, pe=NONE, window=None))
+    own_head = None if decoder.head is None else replace(decoder.head, tied=tied)
+    decoder = replace(decoder, head=own_head, layers=tuple(map(crossed, decoder.layers)))
+    return EncoderDecoderConfig(encoder, decoder, two_tables=True)
+
+
+T5GEMMA_SIZES = {
+    "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+    "num_attention_heads": 8, "max_position_embeddings": 8192,
+}  # fmt: skip
 ARCHITECTURES = {
+    "t5gemma": Architecture(t5gemma, PAIR, "model.", inert=("dropout_rate", "classifier_dropout_rate")),
     "gemma": Architecture(first, NAMES, "model.", inert=("hidden_activation",)),
     "gemma2": Architecture(gemma2, GEMMA, "model.", inert=("hidden_act", "cache_implementation")),
     "vaultgemma": Architecture(vaultgemma, VAULT, "model.", inert=("hidden_act", "cache_implementation")),

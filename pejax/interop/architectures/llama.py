@@ -80,6 +80,12 @@ def qwen2(c: Config) -> TransformerConfig:
     return qwen(c, bias="qkv")
 
 
+def mimo(c: Config) -> TransformerConfig:
+    """Read the config of MiMo-7B, in its makers' code: a Qwen2; layers that predict later tokens are carried."""
+    c.must("attention_bias", True)
+    return qwen2(c)
+
+
 def without_sections(c: Config) -> Config:
     """Return the config without the sections of the channels that turn with each axis."""
     for key in ("rope_scaling", "rope_parameters"):
@@ -115,6 +121,7 @@ WINDOW = ("sliding_window",)
 """A key that is read only where `use_sliding_window` is true."""
 QWEN = {
     "qwen2": Architecture(qwen2, NAMES, "model.", WINDOW, neutral={"use_mrope": False}),
+    "mimo": Architecture(mimo, NAMES, "model.", (*WINDOW, "num_nextn_predict_layers"), r"^model\.mtp_layers\."),
     **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), Architecture(of_images, NAMES, "model.", WINDOW)),
     "qwen3_vl_text": Architecture(qwen3_of_images, {**NAMES, **QK_NORMS}, "model."),
     "qwen3": Architecture(qwen3, {**NAMES, **QK_NORMS}, "model.", WINDOW),
