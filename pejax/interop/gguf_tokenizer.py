@@ -227,17 +227,16 @@ def _words(vocabulary: _Vocabulary) -> Content:
 
 
 def _unigram(vocabulary: _Vocabulary) -> Content:
-    """Return a Unigram tokenizer."""
+    """Return a Unigram tokenizer, to which several spaces are one, as they are in T5 and XLM-RoBERTa."""
     scheme = "always" if vocabulary.flag("add_space_prefix", True) else "never"
     space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
-    splits = [{"type": "WhitespaceSplit"}] if vocabulary.flag("remove_extra_whitespaces", False) else []
     table = bytes(number % 256 for number in vocabulary.values("precompiled_charsmap", int))
     normalizer = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()} if table else None
     pieces = [list(piece) for piece in zip(vocabulary.tokens, vocabulary.scores(), strict=True)]
     return {
         "added_tokens": vocabulary.added(UNKNOWN, SPECIAL, USER_DEFINED),
         "normalizer": normalizer,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, space]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]},
         "post_processor": _around(vocabulary, begins=False, ends=True, eos=1),
         "decoder": space,
         "model": {"type": "Unigram", "vocab": pieces, "unk_id": vocabulary.unknown(),
