@@ -175,6 +175,7 @@ def write_gguf(
     values: Mapping[str, np.ndarray] | None = None,
     family: str = "",
     bare: bool = False,
+    leave: tuple[str, ...] = (),
     **keys: Any,
 ) -> Path:
     """Write the model in a folder as a GGUF file, with further or other keys, and return its path.
@@ -187,6 +188,7 @@ def write_gguf(
         values: tensors of Hugging Face. None = those of the folder.
         family: `general.architecture`. "" = that of the model.
         bare: whether it is a later part of a model, without metadata but these.
+        leave: beginnings of the names of tensors of Hugging Face that no GGUF file has.
         **keys: of the metadata, with `__` in place of a dot; None = the file lacks the key.
     """
     said = read_json(folder / "config.json") if isinstance(folder, Path) else dict(folder)
@@ -195,6 +197,7 @@ def write_gguf(
     assert not isinstance(model, ViTConfig)
     config = head_stack(model)
     values = tensors(folder) if values is None and isinstance(folder, Path) else values or {}
+    values = {name: value for name, value in values.items() if not name.startswith(leave)}
     content = renamed(family, values, config) | dict(more or {})
     entries = ({} if bare else metadata(family, config)) | {
         key.replace("__", "."): value for key, value in keys.items()
