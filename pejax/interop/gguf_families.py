@@ -175,7 +175,7 @@ def starcoder2(k: Keys, _: Settings) -> Settings:
 
 def stablelm(k: Keys, _: Settings) -> Settings:
     """Read a StableLM; what its key says of parallel branches is wrong where config.json did not say it."""
-    _ = k("use_parallel_residual", None)
+    k.flag("use_parallel_residual", True)
     return {
         "use_qkv_bias": k.has("attn_q.bias"), "qk_layernorm": k.has("attn_q_norm.weight"), "hidden_act": "silu",
         "use_parallel_residual": not k.has("ffn_norm.weight"),

@@ -98,6 +98,16 @@ class _Vocabulary:
             raise ValueError(f"{self.path}: {rule}, got {len(scores)}")
         return scores
 
+    def merges(self, vocab: Mapping[str, int]) -> list[list[str]]:
+        """Return the pairs of tokens that are joined, the first of them first; the library panics on others."""
+        pairs = [merge.split(" ", 1) for merge in self.values("merges", str)]
+        is_pair = lambda pair: len(pair) == 2 and all(token in vocab for token in (*pair, "".join(pair)))
+        other = next((pair for pair in pairs if not is_pair(pair)), None)
+        if other is not None:
+            rule = "tokenizer.ggml.merges must be pairs of tokens that make a token, with a space between"
+            raise ValueError(f"{self.path}: {rule}, got {' '.join(other)[:80]!r}")
+        return pairs
+
     def added(self, *kinds: int) -> list[Content]:
         """Return the tokens of these types, which are found before a text is cut; only a mask takes spaces with it."""
         mask = self.get("mask_token_id") if self.get("model") in ("gpt2", "t5") else None
@@ -136,13 +146,17 @@ def _bytes(vocabulary: _Vocabulary) -> Content:
         raise ValueError(f"{vocabulary.path}: {rule}, got {name!r}"[:1200])
     split = SPLITS[name]
     vocab = {token: number for number, token in enumerate(vocabulary.tokens)}
-    merges = [merge.split(" ", 1) for merge in vocabulary.values("merges", str)]
     return {
         "normalizer": {"type": "NFC"} if split.composed else None,
         "pre_tokenizer": pre_tokenizer(name),
         "post_processor": _around(vocabulary, begins=split.begins),
         "decoder": byte_level(words=True),
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": split.whole_words},
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": vocabulary.merges(vocab),
+            "ignore_merges": split.whole_words,
+        },
     }
 
 
@@ -176,9 +190,9 @@ def _merges(vocabulary: _Vocabulary, vocab: Mapping[str, int]) -> list[list[str]
 
     Scores say which is best. Those of Gemma's files do not, but the order of the tokens does.
     """
-    merges = vocabulary.values("merges", str)
+    merges = vocabulary.merges(vocab)
     if merges:
-        return [merge.split(" ", 1) for merge in merges]
+        return merges
     by_order = str(vocabulary.keys.get("general.architecture", "")).startswith("gemma")
     scores = range(0, -len(vocab), -1) if by_order else vocabulary.scores()
     found = [

@@ -70,7 +70,10 @@ def test_a_token_before_every_text(made):
         ({"tokenizer__ggml__eos_token_id": "<|end|>"}, "of tokenizer.ggml must be numbers, got [1, '<|end|>', None]"),
         ({"tokenizer__ggml__add_bos_token": 3}, "tokenizer.ggml.add_bos_token must be true or false, got 3"),
         ({"tokenizer__ggml__token_type": [1]}, "got 260 tokens with 260 texts and 1 types"),
-        ({"tokenizer__ggml__merges": ["t z z"]}, "must be a tokenizer of the package tokenizers, got "),
+        (
+            {"tokenizer__ggml__merges": ["t z z"]},
+            "must be pairs of tokens that make a token, with a space between, got 't z",
+        ),
         (
             {"tokenizer__ggml__add_bos_token": True, "tokenizer__ggml__bos_token_id": 999},
             "tokenizer.ggml.bos_token_id must be from 0 to 259, got 999",
