@@ -1,5 +1,6 @@
 """GGUF files of every family: config and tensors are those of the Hugging Face folder; files in several parts."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import numpy as np
 import pytest
 
 from pejax.interop import source_from_config
+from pejax.interop.command import main
 from pejax.interop.gguf_architectures import ARCHITECTURES
 from pejax.interop.gguf_tensors import neighbors
 from pejax.interop.source_files import open_source
 from tests.support.gguf_cases import HEADLESS, QUICK, SLOW, config_of
 from tests.support.gguf_files import FAMILIES, drawn_tensors, write_gguf
+from tests.support.gguf_files import neighbors as rows
 from tests.support.hub_folders import CONFIGS, LONGROPE
 
 
@@ -67,6 +70,31 @@ def test_factors_of_longrope_are_read(tmp_path):
         open_source(made())
 
 
+def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
+    config = {**CONFIGS["llama"], "attention_bias": True}
+    values = drawn_tensors(config)
+    fused = lambda leaf: {
+        f"blk.{n}.attn_qkv.{leaf}": np.concatenate([
+            turned(values[f"model.layers.{n}.self_attn.{letter}_proj.{leaf}"], heads)
+            for letter, heads, turned in (("q", 4, rows), ("k", 2, rows), ("v", 2, lambda rows, _: rows))
+        ])
+        for n in range(2)
+    }  # fmt: skip
+    kept = {name: value for name, value in values.items() if not re.search(r"\.[qkv]_proj\.", name)}
+    path = write_gguf(tmp_path / "a.gguf", config, values=kept, more={**fused("weight"), **fused("bias")})
+    source, read = open_source(path)
+    assert source.config == source_from_config(config).config
+    same_tensors(read, values)
+
+
+def test_a_mistral_small_is_a_mistral(tmp_path):
+    config = {**CONFIGS["mistral"], "sliding_window": None}
+    values = drawn_tensors(config)
+    source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values, family="mistral3"))
+    assert source.config == source_from_config(config).config
+    same_tensors(read, values)
+
+
 def test_channels_that_are_neighbors_become_halves():
     rows = np.arange(8)
     attention = source_from_config({**CONFIGS["llama"], "head_dim": 4}).config.layers[0].attention
@@ -95,6 +123,11 @@ def test_a_model_in_several_files(parts):
         source, read = open_source(path)
         assert source.config == source_from_config(config).config
         same_tensors(read, values)
+
+
+def test_the_command_counts_the_files(parts, capsys):
+    main([str(parts[2])])
+    assert ", 3 file(s), F32\n" in capsys.readouterr().out
 
 
 def refused(path: Path, message: str) -> None:
