@@ -182,6 +182,12 @@ ARCHITECTURES = {
     "nomic-bert": WithLayerNorm(
         "nomic_bert", "NomicBertModel", families.nomic_bert, renamed={"num_key_value_heads": "", **BOTH_SIDES}
     ),
+    "jina-bert-v3": WithLayerNorm(
+        "jina_embeddings_v3", "JinaEmbeddingsV3Model", families.bert, renamed={"num_key_value_heads": "", **BOTH_SIDES}
+    ),
+    "olmo": WithLayerNorm(
+        "olmo", "OlmoForCausalLM", families.olmo, epsilon="", changes=NEIGHBORS
+    ),
     "modern-bert": GgufArchitecture(
         "modernbert", "ModernBertModel", families.modern_bert, "norm_eps", renamed={**OLD_NAMES, **BOTH_SIDES}
     ),
