@@ -6,6 +6,7 @@ from tests.support.hub_folders import CONFIGS
 
 ALIKE = {
     "gemma2": {"query_pre_attn_scalar": 12}, "gemma3_text": {"query_pre_attn_scalar": 12},
+    "gemma3_text, both sides": {"query_pre_attn_scalar": 12},
     "starcoder2": {"sliding_window": 4096}, "smollm3": {"no_rope_layers": [1, 1]},
 }  # fmt: skip
 """Values that are those of all published models, because the file does not say them."""
@@ -18,7 +19,10 @@ SLOW = (
     *("starcoder2", "stablelm", "nemotron", "arcee", "arcee, biases", "gpt_neox", "falcon", "falcon, one norm"),
     *("bloom", "mpt"),
 )
-HEADLESS = ("bert", "modernbert")
+OF_MORE = ("eurobert", "nomic_bert", "jina_embeddings_v3", "gemma3_text, both sides")
+HEADLESS = ("bert", "modernbert", *(name for name in OF_MORE if name in CONFIGS))
+"""Encoders, whose files hold no head."""
+SLOW += tuple(name for name in ("olmo",) if name in CONFIGS)
 
 
 def config_of(name: str) -> dict[str, Any]:
