@@ -11,7 +11,9 @@ from pejax.interop import source_from_config
 from pejax.interop.architectures import ARCHITECTURES as FOLDERS
 from pejax.interop.command import main
 from pejax.interop.gguf_architectures import ARCHITECTURES
+from pejax.interop.gguf_splits import SPLITS
 from pejax.interop.gguf_tensors import neighbors
+from pejax.interop.gguf_tokenizer import KINDS
 from pejax.interop.source_files import open_source
 from tests.support.gguf_cases import HEADLESS, QUICK, SLOW, config_of
 from tests.support.gguf_files import FAMILIES, drawn_tensors, write_gguf
@@ -51,6 +53,11 @@ def test_every_architecture_is_tried():
     tried = {FAMILIES.get(name, name) for name in names}
     read = {name for name, entry in ARCHITECTURES.items() if entry.model_type in FOLDERS}
     assert read - tried <= {"qwen2", "mistral3", "gemma-embedding"}  # tried below, and with the tensors of Gemma 3
+
+
+def test_the_page_names_all_that_is_read():
+    page = (Path(__file__).parents[2] / "docs" / "interop.md").read_text(encoding="utf-8")
+    assert [name for name in (*ARCHITECTURES, *SPLITS, *KINDS) if f"`{name}`" not in page] == []
 
 
 def test_factors_of_longrope_are_read(tmp_path):
