@@ -60,7 +60,8 @@ def config_of(k: Keys, entry: GgufArchitecture) -> Settings:
     k.must("attention.value_length", channels)
     vocab = k.rows("token_embd.weight")
     k.must("vocab_size", vocab)
-    tokens = {name: keys.get(f"tokenizer.ggml.{name}") for name in ("bos_token_id", "eos_token_id")}
+    names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+    tokens = {ours: keys.get(f"tokenizer.ggml.{name}_token_id") for ours, name in names.items()}
     kinds = {tensor.kind for tensor in file.tensors.values()}
     shared: Settings = {
         "architectures": [entry.model_class],
@@ -180,6 +181,12 @@ ARCHITECTURES = {
     "bert": WithLayerNorm("bert", "BertModel", families.bert, rotary="", renamed={**OLD_NAMES, **BOTH_SIDES}),
     "nomic-bert": WithLayerNorm(
         "nomic_bert", "NomicBertModel", families.nomic_bert, renamed={"num_key_value_heads": "", **BOTH_SIDES}
+    ),
+    "jina-bert-v3": WithLayerNorm(
+        "jina_embeddings_v3", "JinaEmbeddingsV3Model", families.bert, renamed={"num_key_value_heads": "", **BOTH_SIDES}
+    ),
+    "olmo": WithLayerNorm(
+        "olmo", "OlmoForCausalLM", families.olmo, epsilon="", changes=NEIGHBORS
     ),
     "modern-bert": GgufArchitecture(
         "modernbert", "ModernBertModel", families.modern_bert, "norm_eps", renamed={**OLD_NAMES, **BOTH_SIDES}

@@ -139,6 +139,17 @@ def smollm3(k: Keys, shared: Settings) -> Settings:
     return {**biases(k, shared), "no_rope_layer_interval": 4, "use_sliding_window": False}
 
 
+def olmo(k: Keys, shared: Settings) -> Settings:
+    """Read a first OLMo, whose norms have no weights."""
+    if shared[""] != 1e-5:
+        raise k.error("attention.layer_norm_epsilon", "1e-05", shared[""])
+    return {
+        "attention_bias": k.has("attn_q.bias"),
+        "clip_qkv": k.number("attention.clamp_kqv", None),
+        "hidden_act": "silu",
+    }
+
+
 def olmo2(k: Keys, shared: Settings) -> Settings:
     """Read an OLMo 2, or an OLMo 3, which has windows."""
     window, settings = k.window(None), {"attention_bias": k.has("attn_q.bias"), "hidden_act": "silu"}
@@ -175,7 +186,7 @@ def starcoder2(k: Keys, _: Settings) -> Settings:
 
 def stablelm(k: Keys, _: Settings) -> Settings:
     """Read a StableLM; what its key says of parallel branches is wrong where config.json did not say it."""
-    _ = k("use_parallel_residual", None)
+    k.flag("use_parallel_residual", True)
     return {
         "use_qkv_bias": k.has("attn_q.bias"), "qk_layernorm": k.has("attn_q_norm.weight"), "hidden_act": "silu",
         "use_parallel_residual": not k.has("ffn_norm.weight"),

@@ -58,8 +58,8 @@ class Keys:
         self.config.must(f"{self.family}.{key}", *allowed)
 
     def has(self, name: str) -> bool:
-        """Whether the first layer has a tensor, such as "attn_q.bias"."""
-        return f"blk.0.{name}" in self.file.tensors
+        """Whether the first layer has a tensor, such as "attn_q.bias", or one of queries, keys and values together."""
+        return any(f"blk.0.{found}" in self.file.tensors for found in (name, name.replace("attn_q.", "attn_qkv.")))
 
     def rows(self, name: str) -> int:
         """Return the number of rows of a tensor."""

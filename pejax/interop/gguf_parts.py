@@ -23,7 +23,8 @@ def read_gguf(path: Path) -> GgufFile:
     count = file.keys.get(COUNT, 0)
     if count in (0, 1):
         return file
-    return _joined([_part(paths, number) for paths in [_paths(path, count)] for number in range(count)])
+    paths = _paths(path, count)
+    return _joined([_part(paths, number) for number in range(len(paths))])
 
 
 def same_model(paths: Sequence[Path]) -> bool:
@@ -34,7 +35,8 @@ def same_model(paths: Sequence[Path]) -> bool:
 
 def part_paths(path: Path) -> list[Path]:
     """Return the paths of all files of the model that a GGUF file holds, or a part of it."""
-    return [*dict.fromkeys(tensor.path for tensor in read_gguf(path).tensors.values())] or [path]
+    count = read_header(path).keys.get(COUNT, 0)
+    return [path] if count in (0, 1) else _paths(path, count)
 
 
 def _paths(path: Path, count: object) -> list[Path]:

@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pejax.interop.gguf_splits import SPLITS, byte_level, pre_tokenizer
+from pejax.interop.gguf_vocabulary import BYTE, NORMAL, SPECIAL, UNKNOWN, USER_DEFINED, Content, Vocabulary
 
-NORMAL, UNKNOWN, SPECIAL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
-"""Types of tokens: special ones are no part of ordinary text, user-defined ones are never split."""
 SPACE = "\u2581"
 """The character that stands for a space."""
 CAPITALS = re.compile("[A-Z][A-Za-z]")
 LONGEST = 128
 """Number of characters from which on a token is not made of pairs; those of models have at most 31."""
-
-Content = dict[str, Any]
-"""Content of tokenizer.json, or a part of it."""
 
 
 class GgufTokenizer(NamedTuple):
@@ -37,77 +33,6 @@ class GgufTokenizer(NamedTuple):
     eos: tuple[int, ...]
 
 
-class _Vocabulary:
-    """The tokens of a file, and its other keys, without `tokenizer.ggml.` in front.
-
-    Attributes:
-        tokens: texts of the tokens by id.
-        kinds: types of the tokens by id.
-    """
-
-    def __init__(self, path: Path, keys: Mapping[str, Any]) -> None:
-        self.path, self.keys = path, keys
-        self.tokens, self.kinds = self.values("tokens", str), self.values("token_type", int)
-        texts = {*self.tokens}
-        if len(texts) != len(self.tokens) or len(self.kinds) != len(self.tokens):
-            rule = "every token must have a text of its own and a type"
-            numbers = f"{len(self.tokens)} tokens with {len(texts)} texts and {len(self.kinds)} types"
-            raise ValueError(f"{path}: {rule}, got {numbers}")
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a key."""
-        return self.keys.get(f"tokenizer.ggml.{name}", default)
-
-    def values(self, name: str, kind: type) -> list[Any]:
-        """Return the value of a key that is a list, empty where the key is absent."""
-        values = self.get(name, [])
-        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            rule = f"tokenizer.ggml.{name} must be a list, each of type {kind.__name__}"
-            raise ValueError(f"{self.path}: {rule}, got {str(values)[:80]}")
-        return values
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a value that is true or false."""
-        value = self.get(name, default)
-        if not isinstance(value, bool):
-            raise ValueError(f"{self.path}: tokenizer.ggml.{name} must be true or false, got {value!r}"[:400])
-        return value
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        """Return the id of a special token; the first of these keys that the file has counts.
-
-        Raises:
-            ValueError: no such key, or the id of no token.
-        """
-        value = next((self.get(name) for name in names if self.get(name) is not None), default)
-        if not isinstance(value, int) or not 0 <= value < len(self.tokens):
-            rule = f"tokenizer.ggml.{names[0]} must be from 0 to {len(self.tokens) - 1}"
-            raise ValueError(f"{self.path}: {rule}, got {value!r}"[:400])
-        return value
-
-    def unknown(self, default: int | None = None) -> int:
-        """Return the id of the token of unknown text."""
-        first = next((number for number, kind in enumerate(self.kinds) if kind == UNKNOWN), default)
-        return self.number("unknown_token_id", default=first)
-
-    def scores(self) -> list[float]:
-        """Return the score of every token."""
-        scores = self.values("scores", float)
-        if len(scores) != len(self.tokens):
-            rule = f"tokenizer.ggml.scores must be {len(self.tokens)} numbers, one for each token"
-            raise ValueError(f"{self.path}: {rule}, got {len(scores)}")
-        return scores
-
-    def added(self, *kinds: int) -> list[Content]:
-        """Return the tokens of these types, which are found before a text is cut; only a mask takes spaces with it."""
-        mask = self.get("mask_token_id") if self.get("model") in ("gpt2", "t5") else None
-        return [
-            {"id": number, "content": token, "special": kind != USER_DEFINED, "normalized": False,
-             "single_word": False, "lstrip": number == mask, "rstrip": False}
-            for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True)) if kind in kinds
-        ]  # fmt: skip
-
-
 def tokenizer_of(path: Path, keys: Mapping[str, Any]) -> GgufTokenizer:
     """Return the tokenizer that the metadata of a GGUF file describe.
 
@@ -118,7 +43,7 @@ def tokenizer_of(path: Path, keys: Mapping[str, Any]) -> GgufTokenizer:
     if not isinstance(kind, str) or kind not in KINDS:
         rule = f"tokenizer.ggml.model must be one of {', '.join(KINDS)}; others are not read yet"
         raise ValueError(f"{path}: {rule}, got {kind!r}"[:400])
-    vocabulary = _Vocabulary(path, keys)
+    vocabulary = Vocabulary(path, keys)
     content = {"version": "1.0", "added_tokens": vocabulary.added(SPECIAL, USER_DEFINED), **KINDS[kind](vocabulary)}
     bos, eos = (1, 2) if kind == "llama" else (None, None)
     ids = {"bos_token_id": bos, "eos_token_id": eos, "eot_token_id": None}
@@ -128,7 +53,7 @@ def tokenizer_of(path: Path, keys: Mapping[str, Any]) -> GgufTokenizer:
     return GgufTokenizer(content, first, tuple(dict.fromkeys(number for number in last if number is not None)))
 
 
-def _bytes(vocabulary: _Vocabulary) -> Content:
+def _bytes(vocabulary: Vocabulary) -> Content:
     """Return a tokenizer of pairs of bytes."""
     name = vocabulary.get("pre")
     if not isinstance(name, str) or name not in SPLITS:
@@ -136,17 +61,21 @@ def _bytes(vocabulary: _Vocabulary) -> Content:
         raise ValueError(f"{vocabulary.path}: {rule}, got {name!r}"[:1200])
     split = SPLITS[name]
     vocab = {token: number for number, token in enumerate(vocabulary.tokens)}
-    merges = [merge.split(" ", 1) for merge in vocabulary.values("merges", str)]
     return {
         "normalizer": {"type": "NFC"} if split.composed else None,
         "pre_tokenizer": pre_tokenizer(name),
         "post_processor": _around(vocabulary, begins=split.begins),
         "decoder": byte_level(words=True),
-        "model": {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": split.whole_words},
+        "model": {
+            "type": "BPE",
+            "vocab": vocab,
+            "merges": vocabulary.merges(vocab),
+            "ignore_merges": split.whole_words,
+        },
     }
 
 
-def _sentencepiece(vocabulary: _Vocabulary) -> Content:
+def _sentencepiece(vocabulary: Vocabulary) -> Content:
     """Return a tokenizer of SentencePiece's pairs, which falls back to bytes."""
     # User-defined runs of spaces are written as spaces; in a text they are read as other pairs are.
     spelled = [SPACE * len(token) if token.isspace() and {*token} == {" "} else token for token in vocabulary.tokens]
@@ -171,14 +100,14 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Content:
     }
 
 
-def _merges(vocabulary: _Vocabulary, vocab: Mapping[str, int]) -> list[list[str]]:
+def _merges(vocabulary: Vocabulary, vocab: Mapping[str, int]) -> list[list[str]]:
     """Return the pairs of a file, or those that its tokens can be cut into, the best first.
 
     Scores say which is best. Those of Gemma's files do not, but the order of the tokens does.
     """
-    merges = vocabulary.values("merges", str)
+    merges = vocabulary.merges(vocab)
     if merges:
-        return [merge.split(" ", 1) for merge in merges]
+        return merges
     by_order = str(vocabulary.keys.get("general.architecture", "")).startswith("gemma")
     scores = range(0, -len(vocab), -1) if by_order else vocabulary.scores()
     found = [
@@ -199,7 +128,7 @@ def _halves(token: str, vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     )
 
 
-def _words(vocabulary: _Vocabulary) -> Content:
+def _words(vocabulary: Vocabulary) -> Content:
     """Return a WordPiece tokenizer; tokens that begin a word have `SPACE` in front, and "##" is left out."""
     pairs = [*zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
     spelled = [
@@ -226,18 +155,17 @@ def _words(vocabulary: _Vocabulary) -> Content:
     }  # fmt: skip
 
 
-def _unigram(vocabulary: _Vocabulary) -> Content:
-    """Return a Unigram tokenizer."""
+def _unigram(vocabulary: Vocabulary) -> Content:
+    """Return a Unigram tokenizer, to which several spaces are one, as they are in T5 and XLM-RoBERTa."""
     scheme = "always" if vocabulary.flag("add_space_prefix", True) else "never"
     space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
-    splits = [{"type": "WhitespaceSplit"}] if vocabulary.flag("remove_extra_whitespaces", False) else []
     table = bytes(number % 256 for number in vocabulary.values("precompiled_charsmap", int))
     normalizer = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()} if table else None
     pieces = [list(piece) for piece in zip(vocabulary.tokens, vocabulary.scores(), strict=True)]
     return {
         "added_tokens": vocabulary.added(UNKNOWN, SPECIAL, USER_DEFINED),
         "normalizer": normalizer,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*splits, space]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, space]},
         "post_processor": _around(vocabulary, begins=False, ends=True, eos=1),
         "decoder": space,
         "model": {"type": "Unigram", "vocab": pieces, "unk_id": vocabulary.unknown(),
@@ -246,7 +174,7 @@ def _unigram(vocabulary: _Vocabulary) -> Content:
 
 
 def _around(
-    vocabulary: _Vocabulary, *, begins: bool, ends: bool = False, bos: int | None = None, eos: int | None = None
+    vocabulary: Vocabulary, *, begins: bool, ends: bool = False, bos: int | None = None, eos: int | None = None
 ) -> Content | None:
     """Return the part that puts tokens around every text, or nothing.
 
@@ -290,7 +218,7 @@ def _template(
     return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": names}
 
 
-KINDS: dict[str, Callable[[_Vocabulary], Content]] = {
+KINDS: dict[str, Callable[[Vocabulary], Content]] = {
     "gpt2": _bytes, "llama": _sentencepiece, "bert": _words, "t5": _unigram,
 }  # fmt: skip
 """Kinds of tokenizers by `tokenizer.ggml.model`."""

@@ -49,7 +49,10 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
     config, architecture, model_config, tensors, read = translate(file, ignore)
     if not isinstance(model_config, ViTConfig):
         architecture, model_config = _text_of_file(config, model_config, architecture, tensors)
-    source = source_of(config, model_config, architecture, tensors, ignore)
+    try:
+        source = source_of(config, model_config, architecture, tensors, ignore)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
     return replace(source, origin=file.absolute()), read
 

@@ -21,7 +21,12 @@ from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
-CORPUS = [Path(__file__).read_text(), HOSTILE, HOSTILE.replace("  ", " "), "the thin thing, they're there 2024 and 1999"]
+CORPUS = [
+    Path(__file__).read_text(),
+    HOSTILE,
+    HOSTILE.replace("  ", " "),
+    "the thin thing, they're there 2024 and 1999",
+]
 ENDS = ["<|end|>", "<tool>"]
 TEXTS = (HOSTILE, " leading", "  two", "a", "", "\n", "word<|end|>word", "tail   ")
 
@@ -90,7 +95,9 @@ def as_llama(prefixed: bool):
     made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), replace] if prefixed else [replace])
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=900, special_tokens=special, show_progress=False)
-    words = [word for line in CORPUS for word in line.replace(" ", " \u2581").split() if word.isascii() or len(word) < 9]
+    words = [
+        word for line in CORPUS for word in line.replace(" ", " \u2581").split() if word.isascii() or len(word) < 9
+    ]
     made.train_from_iterator(words, trainer)
     return made
 
@@ -133,7 +140,7 @@ def test_unigram(class_name, tmp_path):
     )
     theirs = tokenizers.Tokenizer(tokenizers.models.Unigram())
     theirs.pre_tokenizer, theirs.decoder = steps.pre_tokenizer, steps.decoder
-    theirs.train_from_iterator([line.replace("\x00", "") for line in CORPUS], trainer)
+    theirs.train_from_iterator([line.replace("\x00", "").replace("<", "") for line in CORPUS], trainer)
     theirs.post_processor = steps.post_processor
     ids = {"eos_token_id": numbers["</s>"], "unknown_token_id": numbers["<unk>"], "add_eos_token": True}
     if not is_t5:

@@ -19,13 +19,16 @@ from tests.support.hub_folders import tensors
 FAMILIES = {
     "mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "phi": "phi2",
     "cohere": "command-r", "gpt_neox": "gptneox", "modernbert": "modern-bert", "gpt_oss": "gpt-oss", "olmo3": "olmo2",
-    "nomic_bert": "nomic-bert",
+    "nomic_bert": "nomic-bert", "jina_embeddings_v3": "jina-bert-v3",
 }  # fmt: skip
 """`general.architecture` by `model_type`, where they differ."""
-PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3")
+PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3", "olmo")
 SHIFTED = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron")
 GROUPED = ("gptneox", "falcon", "bloom")
-PREFIXES = {"bloom": "transformer.", "bert": "bert.", "modern-bert": "model.", "nomic-bert": "model."}
+PREFIXES = {
+    "bloom": "transformer.", "bert": "bert.", "modern-bert": "model.", "nomic-bert": "nomic_bert.",
+    "eurobert": "model.", "jina-bert-v3": "roberta.",
+}  # fmt: skip
 """Prefixes that the converter takes away."""
 ALPHABET = [chr(item) for bounds in ((33, 127), (161, 173), (174, 324)) for item in range(*bounds)]
 """The bytes as byte-level tokenizers write them."""
@@ -175,6 +178,7 @@ def write_gguf(
     values: Mapping[str, np.ndarray] | None = None,
     family: str = "",
     bare: bool = False,
+    leave: tuple[str, ...] = (),
     **keys: Any,
 ) -> Path:
     """Write the model in a folder as a GGUF file, with further or other keys, and return its path.
@@ -187,14 +191,17 @@ def write_gguf(
         values: tensors of Hugging Face. None = those of the folder.
         family: `general.architecture`. "" = that of the model.
         bare: whether it is a later part of a model, without metadata but these.
+        leave: beginnings of the names of tensors of Hugging Face that no GGUF file has.
         **keys: of the metadata, with `__` in place of a dot; None = the file lacks the key.
     """
     said = read_json(folder / "config.json") if isinstance(folder, Path) else dict(folder)
-    family = family or FAMILIES.get(said["model_type"], said["model_type"])
+    sees_both = said.get("use_bidirectional_attention", False)
+    family = family or ("gemma-embedding" if sees_both else FAMILIES.get(said["model_type"], said["model_type"]))
     model = read_config(said)
     assert not isinstance(model, ViTConfig)
     config = head_stack(model)
     values = tensors(folder) if values is None and isinstance(folder, Path) else values or {}
+    values = {name: value for name, value in values.items() if not name.startswith(leave)}
     content = renamed(family, values, config) | dict(more or {})
     entries = ({} if bare else metadata(family, config)) | {
         key.replace("__", "."): value for key, value in keys.items()

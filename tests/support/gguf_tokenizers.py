@@ -6,12 +6,14 @@ from typing import Any
 
 HOSTILE = (
     "Hello, world! I'm sure they'LL say it'S  \u00e9t\u00e9 \u2014 na\u00efve caf\u00e9s \u00df\u0130\u01c5 "
-    "  three   spaces\ttab\t\ttabs\n new\r\nline\n\n\n  indented 1 12 123 1234 12345678 3.14 \u00bd\u00b2 \u0663\u0664 "
-    "camelCaseWords HTTPServer_v2 don't WE'VE x=y+z; $5 #tag @me a/b//c https://x.org/?q=1&r=2 {json: [1, 2]} <b>``''``</b> "
-    "\u6f22\u5b57\u304b\u306a\u30ab\u30ca \ud55c\uad6d\uc5b4 \u0928\u092e\u0938\u094d\u0924\u0947 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0645\u0631\u062d\u0628\u0627\u060c \u03b3\u03b5\u03b9\u03ac \u043f\u0440\u0438\u0432\u0435\u0442 "
-    "\U0001f917\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2705\ufe0f \ufb01 \u2126 \u00a0nbsp\u3000wide \u2026\u3002\uff0c\u3001 \x00\x7f\ufeff ~^|<>=="
-    " <|end|> a<|end|>b <tool> <unk> <s>hi</s> [MASK] <mask> trailing  "
-)  # fmt: skip
+    "  three   spaces\ttab\t\ttabs\n new\r\nline\n\n\n  indented 1 12 123 1234 12345678 3.14 \u00bd\u00b2 \u0663 "
+    "camelCaseWords HTTPServer_v2 don't WE'VE x=y+z; $5 #tag @me a/b//c https://x.org/?q=1&r=2 {json: [1, 2]} <b> "
+    "``''`` \u6f22\u5b57\u304b\u306a\u30ab\u30ca \ud55c\uad6d\uc5b4 \u0928\u092e\u0938\u094d\u0924\u0947 "
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0645\u0631\u062d\u0628\u0627\u060c \u03b3\u03b5\u03b9\u03ac "
+    "\u043f\u0440\u0438\u0432\u0435\u0442 \U0001f917\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2705\ufe0f "
+    "\ufb01 \u2126 \u00a0nbsp\u3000wide \u2026\u3002\uff0c\u3001 \x00\x7f\ufeff ~^|<>== <|end|> a<|end|>b <tool> "
+    "<unk> <s>hi</s> [MASK] <mask> trailing  "
+)
 """Scripts, emoji, spaces, tabs, new lines, digits, contractions, cases, and special tokens in the text."""
 DECOMPOSED = " e\u0301te\u0301 A\u030a \u1100\u1161"
 """Letters with separate accents, which some tokenizers join."""
