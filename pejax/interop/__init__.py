@@ -12,7 +12,8 @@ else:
     require_version("flax", flax.__version__, by="pejax.interop")
 
 from pejax.interop.architecture import PARTS, Architecture, Part
-from pejax.interop.classifier import Classifier, load_classifier
+from pejax.interop.classifier import Classifier
+from pejax.interop.classifier_folder import load_classifier
 from pejax.interop.embedder import Embedder, load_embedder
 from pejax.interop.positions import rope_from_config
 from pejax.interop.predictions import Prediction
