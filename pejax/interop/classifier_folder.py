@@ -60,7 +60,8 @@ def load_classifier(
     values = None if head is None else read_values(head, source, model.config.width, folder)
     if isinstance(model, ViT):
         return _image_classifier(model, head, values, config, mesh)
-    assert head is not None and values is not None  # images alone have none
+    assert head is not None  # images alone have none
+    assert values is not None
     own, count = read_cross_encoder(folder, config), values.out.kernel.shape[1]
     reader = TextReader(folder, model.config, own.max_length, lower_case=own.lower_case)
     text = config.get("text_config")
