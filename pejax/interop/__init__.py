@@ -13,7 +13,8 @@ else:
 
 from pejax.interop.architecture import PARTS, Architecture, Part
 from pejax.interop.chat import ChatTemplate
-from pejax.interop.classifier import Classifier, load_classifier
+from pejax.interop.classifier import Classifier
+from pejax.interop.classifier_folder import load_classifier
 from pejax.interop.embedder import Embedder, load_embedder
 from pejax.interop.generation_settings import load_sampling
 from pejax.interop.new_source import source_from_model

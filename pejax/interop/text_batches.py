@@ -171,6 +171,12 @@ def require_texts(texts: object, name: str = "texts", *, pairs: bool = False) ->
             raise TypeError(f"{name}[{number}] must be one of {kinds}, got {shown(text)}")
 
 
+def require_batch(batch: object) -> None:
+    """Raise ValueError for a number of rows that is not at least 1."""
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"batch must be an integer of at least 1, got {shown(batch)}")
+
+
 def padded_length(length: int, most: int) -> int:
     """Return 12, 16, 24, 32, 48, ...: the next power of two, or three quarters of it, but at most `most`."""
     power = max(SHORTEST, 1 << (length - 1).bit_length())
@@ -194,8 +200,7 @@ def batches(
     Raises:
         ValueError: no rows in a batch.
     """
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ValueError(f"batch must be an integer of at least 1, got {shown(batch)}")
+    require_batch(batch)
     order = sorted(range(len(rows)), key=lambda number: -len(rows[number].ids))
     for start in range(0, len(order), batch):
         numbers = order[start : start + batch]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pejax.interop import load_classifier
-from pejax.interop.classifier import _default_activation, _labels, _last
+from pejax.interop.classifier import _last
+from pejax.interop.classifier_folder import _default_activation, _labels
 from pejax.interop.heads import HEADS, find_head
 from pejax.interop.text_batches import require_texts
 from tests.support.hub_folders import rewrite, tensors, write

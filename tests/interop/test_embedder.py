@@ -1,5 +1,6 @@
 """Embedding models: order, lengths, prompts and meshes; folders that are refused in one line."""
 
+import json
 import warnings
 
 import numpy as np
@@ -199,3 +200,26 @@ def test_a_learned_table_refuses_longer_texts(tmp_path):
     embedder.max_length = 200
     with pytest.raises(ValueError, match="a learned table must be as long as the sequence, got a table of 48"):
         embedder.encode([" ".join(texts_of(12))])
+
+
+@pytest.mark.slow
+def test_the_model_may_be_in_a_folder_of_its_own(tmp_path):
+    folder = write_embedder(
+        tmp_path / "a", transformer={"max_seq_length": 6}, after=("Normalize",), num_hidden_layers=1
+    )
+    expected = load_embedder(folder).encode(TEXTS[:4])
+    place = folder / "0_Transformer"
+    place.mkdir()
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "sentence_bert_config.json",
+    ):
+        (folder / name).rename(place / name)
+    modules = json.loads((folder / "modules.json").read_text())
+    write_json(folder / "modules.json", [{**modules[0], "path": "0_Transformer"}, *modules[1:]])
+    moved = load_embedder(folder)
+    assert moved.max_length == 6
+    np.testing.assert_array_equal(moved.encode(TEXTS[:4]), expected)
