@@ -166,9 +166,15 @@ def _layer_program(static: Any, tree: Any, shared_tree: Any, independent: bool) 
         params, constants = tree.unflatten(operands[: tree.num_leaves])
         shared = shared_tree.unflatten(operands[tree.num_leaves :])
         context = context._replace(extent=1) if independent else context
-        return layer_step(Execution(), context, shared, static)(x, (params, cache, None, constants))  # pyright: ignore[reportReturnType]
+        x, cache = layer_step(Execution(), context, shared, static)(x, (params, _turned(cache), None, constants))
+        return x, _turned(cache)
 
     return run
+
+
+def _turned(cache: LayerCache) -> LayerCache:
+    """Return a cache with slots before heads from one with heads before slots, in which attention reads, or back."""
+    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), cache)
 
 
 def _rows(stacked: Array) -> list[Array]:
@@ -177,8 +183,8 @@ def _rows(stacked: Array) -> list[Array]:
 
 
 def _empty(model: Decoder, layer: int, shape: tuple[int, int], device: Any) -> LayerCache:
-    """Return the empty cache of a layer, for examples and slots."""
-    layers = model.stack.layers
+    """Return the empty cache of a layer, for examples and slots, with heads before slots."""
+    (batch, slots), layers = shape, model.stack.layers
     dims = layers.stacked(layers.place(layer)[0]).attention.dims
-    zeros = lambda: jnp.zeros((*shape, dims.kv_heads, dims.head_dim), model.stack.dtype, device=device)
+    zeros = lambda: jnp.zeros((batch, dims.kv_heads, slots, dims.head_dim), model.stack.dtype, device=device)
     return LayerCache(KeysValues(zeros(), zeros()))
