@@ -97,7 +97,8 @@ class Layout(NamedTuple):
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
     """Apply a function of one head to all of them: `vmap` over the batch, `vmap_or_map` over heads.
 
-    The heads of a single query, as in decoding, are computed at once: one pass over their keys and values. Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
+    The heads of a single query, as in decoding, are computed at once. Tokens that are not batched stay so, and a bias
+    that does not read q and k is evaluated once for the whole batch.
 
     Returns:
         The function's outputs with N, K, G in front.

@@ -110,7 +110,7 @@ def _programs(static: Any, tree: Any, settings: Settings) -> _Programs:
     def entered(model: Decoder, text: Text, turn: Turn) -> tuple[Text, Array, LayerContext]:
         x, context, cache = model.stack.begin(model.embedding(turn.ids), turn.tokens, turn.extent, cache=text.cache)
         extent = None if settings.policy == LENGTH_INDEPENDENT else turn.extent
-        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent)  # pyright: ignore[reportArgumentType]
+        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent)
 
     @jax.jit
     def begin(leaves: list[Array], request: Request) -> tuple[Text, Array, LayerContext]:
@@ -166,15 +166,9 @@ def _layer_program(static: Any, tree: Any, shared_tree: Any, independent: bool) 
         params, constants = tree.unflatten(operands[: tree.num_leaves])
         shared = shared_tree.unflatten(operands[tree.num_leaves :])
         context = context._replace(extent=1) if independent else context
-        x, cache = layer_step(Execution(), context, shared, static)(x, (params, _turned(cache), None, constants))
-        return x, _turned(cache)
+        return layer_step(Execution(), context, shared, static)(x, (params, cache, None, constants))  # pyright: ignore[reportReturnType]
 
     return run
-
-
-def _turned(cache: LayerCache) -> LayerCache:
-    """Return a cache with slots before heads from one with heads before slots, in which attention reads, or back."""
-    return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 1, 2), cache)
 
 
 def _rows(stacked: Array) -> list[Array]:
@@ -183,7 +177,7 @@ def _rows(stacked: Array) -> list[Array]:
 
 
 def _empty(model: Decoder, layer: int, shape: tuple[int, int], device: Any) -> LayerCache:
-    """Return the empty cache of a layer, for examples and slots, with heads before slots."""
+    """Return the empty cache of a layer, for examples and slots."""
     (batch, slots), layers = shape, model.stack.layers
     dims = layers.stacked(layers.place(layer)[0]).attention.dims
     zeros = lambda: jnp.zeros((batch, dims.kv_heads, slots, dims.head_dim), model.stack.dtype, device=device)

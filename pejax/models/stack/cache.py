@@ -18,7 +18,7 @@ class Cache(NamedTuple):
     """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
 
     Attributes:
-        layers: keys and values `(layers, B, S, K, D)`, one entry per `Body`: the layers that one program computes.
+        layers: keys and values `(layers, B, K, S, D)`, one entry per `Body`: the layers that one program computes.
         tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
         used: number of tokens so far, padding included; without `rolling` the number of filled slots.
         rolling: the tokens that a rolling cache keeps; None = all of them.

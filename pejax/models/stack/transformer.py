@@ -172,7 +172,7 @@ class Stack(Layered):
 
         def empty(body: Body) -> LayerCache:
             dims = self.layers.stacked(body).attention.dims
-            zeros = lambda: jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
+            zeros = lambda: jnp.zeros((len(body.layers), batch, dims.kv_heads, slots, dims.head_dim), self.dtype)
             return LayerCache(KeysValues(zeros(), zeros()))
 
         zeros = lambda: jnp.zeros((batch, slots), jnp.int32)  # arrays of their own, so that a caller can donate them
