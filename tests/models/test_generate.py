@@ -195,7 +195,7 @@ def test_the_same_key_gives_the_same_text():
         (f"stop must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got -1", {"stop": [3, -1]}),
         ("stop must be one id or a list of ids, got [[1, 2], [3]]", {"stop": [[1, 2], [3]]}),
         ("segment_ids must have the shape of prompts, (1, 4), got (1, 3)", {"segment_ids": [[1, 1, 1]]}),
-        ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
+        ("policy must be one of stepwise, recompute, or None, got 'lazy'", {"policy": "lazy"}),
         ("temperature must be 0, or finite and at least 1e-06, got -1", {"sampling": Sampling(-1.0)}),
         (f"top_k must be from 0 to the size of the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),

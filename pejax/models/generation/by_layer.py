@@ -110,7 +110,7 @@ def _programs(static: Any, tree: Any, settings: Settings) -> _Programs:
     def entered(model: Decoder, text: Text, turn: Turn) -> tuple[Text, Array, LayerContext]:
         x, context, cache = model.stack.begin(model.embedding(turn.ids), turn.tokens, turn.extent, cache=text.cache)
         extent = None if settings.policy == LENGTH_INDEPENDENT else turn.extent
-        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent)  # pyright: ignore[reportArgumentType]
+        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent)
 
     @jax.jit
     def begin(leaves: list[Array], request: Request) -> tuple[Text, Array, LayerContext]:
@@ -178,7 +178,7 @@ def _rows(stacked: Array) -> list[Array]:
 
 def _empty(model: Decoder, layer: int, shape: tuple[int, int], device: Any) -> LayerCache:
     """Return the empty cache of a layer, for examples and slots."""
-    layers = model.stack.layers
+    (batch, slots), layers = shape, model.stack.layers
     dims = layers.stacked(layers.place(layer)[0]).attention.dims
-    zeros = lambda: jnp.zeros((*shape, dims.kv_heads, dims.head_dim), model.stack.dtype, device=device)
+    zeros = lambda: jnp.zeros((batch, dims.kv_heads, slots, dims.head_dim), model.stack.dtype, device=device)
     return LayerCache(KeysValues(zeros(), zeros()))

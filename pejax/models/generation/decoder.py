@@ -74,7 +74,9 @@ def generate(
         key: random key that tokens are drawn with; required if the temperature is above 0.
         policy: treatment of encodings whose parameters change with the length. "stepwise": the states of a
             token stay as they were computed at its step, which is fast. "recompute": all tokens are computed again at
-            each new length, which equals a full forward pass and is slow.
+            each length where parameters change, which equals a full forward pass. None = "recompute" where no two
+            successive lengths change them, as with LongRoPE, which changes once; else, and with a window or with
+            parameters that are traced, "stepwise".
         stop: id, or several ids, of tokens that end a text, such as `tokenizer.eos`; the rest of the row is filled with
             the token that ended it. None = no token does.
         window: W, number of the last tokens that are kept in the cache, the newest included: a query sees no others
@@ -105,7 +107,7 @@ def generate(
         generated, logits = _joined(steps_of(model, request, settings, changes), return_logits)
     else:
         generated, logits = _generate(*nnx.split(model), request, settings, return_logits)
-    return (generated, logits) if return_logits else generated
+    return (generated, logits) if return_logits else generated  # pyright: ignore[reportReturnType]
 
 
 @named_arguments
@@ -226,7 +228,7 @@ def _checked(
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     if policy not in (None, *POLICIES):
-        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, or None, got {policy!r}")
     check_sampling(sampling, config.vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")

@@ -277,13 +277,13 @@ def _trees_equal(a: Any, b: Any) -> Array:
     return functools.reduce(jnp.logical_and, equal, jnp.ones((), bool))
 
 
-def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
+def _params_changed(model: Decoder, extent: Extent) -> Array:
     """Return whether the parameters of any encoding and example differ from those one token earlier."""
 
     def changed(number: int, encoding: Encoding) -> Array:
         params = model.stack.encoding_params(number)
         differ = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
-        return jnp.any(jax.vmap(differ)(extent))
+        return jnp.any(jax.vmap(differ)(jnp.asarray(extent)))
 
     changes = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
     return functools.reduce(jnp.logical_or, changes)

@@ -105,15 +105,21 @@ def _extent_axis(extent: Extent) -> int:
 class KeysValues(NamedTuple):
     """Keys and values of one layer, or of all layers with a leading axis L."""
 
-    k: Float[Array, "*L B S K D"]
-    v: Float[Array, "*L B S K D"]
+    k: Float[Array, "*L B _ _ D"]
+    v: Float[Array, "*L B _ _ D"]
+
+
+def heads_first(keys_values: KeysValues) -> KeysValues:
+    """Return keys and values `(B, K, S, D)` from those with tokens before heads, `(B, S, K, D)`, or back."""
+    return KeysValues(*(jnp.swapaxes(x, 1, 2) for x in keys_values))
 
 
 class LayerCache(NamedTuple):
     """The keys and values that a layer stores between the steps of decoding.
 
     Attributes:
-        self_attention: keys and values of self-attention, in the slots of the cache.
+        self_attention: keys and values of self-attention, in the slots of the cache, heads before slots `(B, K, S, D)`:
+            in this order attention reads them, and writes one token without a copy.
         cross: keys and values of cross-attention, which do not change; None = no cross-attention.
     """
 
@@ -182,9 +188,11 @@ class SelfAttention(nnx.Module):
             output, cache = self._attend_rolling(run, step, q, KeysValues(k, v), cache)
             return self.out(output.reshape(*x.shape[:2], -1)), cache
         if cache is not None and context.cache_start is not None:
-            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
-            cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
-            k, v = cache
+            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=2)
+            turned = heads_first(KeysValues(k, v))
+            written = [write(old, new.astype(old.dtype)) for old, new in zip(cache, turned, strict=True)]
+            cache = KeysValues(*jax.lax.optimization_barrier(written))  # or XLA writes, and first copies, it twice
+            k, v = heads_first(cache)
         output = run(
             q,
             k,
@@ -213,6 +221,7 @@ class SelfAttention(nnx.Module):
             new: keys and values of the new tokens.
             cache: keys and values in the slots before this step.
         """
+        cache = heads_first(cache)
         k, v = (write_slots(slots, rows, step.written) for slots, rows in zip(cache, new, strict=True))
         new_cache = KeysValues(k, v)
 
@@ -224,9 +233,11 @@ class SelfAttention(nnx.Module):
             return run(q, *keys_values, **positions, window=window, **options)
 
         if len(step.parts) == 1:
-            return attend_to(step.parts[0], sink=self._sink), new_cache
+            return attend_to(step.parts[0], sink=self._sink), heads_first(new_cache)
         outputs = [attend_to(part, return_lse=True) for part in step.parts]
-        return with_sink(*merge_attention(outputs), self._sink)[0], new_cache  # the sink counts once for all parts
+        return with_sink(*merge_attention(outputs), self._sink)[0], heads_first(
+            new_cache
+        )  # the sink counts once for all parts
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""

@@ -19,7 +19,7 @@ from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.parts.layers import make_norm, normed
 from pejax.models.parts.rolling import Rolling, rolling_step
-from pejax.models.stack.cache import Cache, batched, check_cacheable, with_new_tokens
+from pejax.models.stack.cache import Cache, batched, check_cacheable, one_query, with_new_tokens
 from pejax.models.stack.layer_scan import Body
 from pejax.models.stack.layered import Layered
 
@@ -100,7 +100,10 @@ class Stack(Layered):
         rolling = cache.rolling
         if rolling is None:
             cache_tokens = with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
-            context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
+            slots = cache_tokens
+            if x.shape[1] == 1 and self.dims.causal:
+                tokens, slots = one_query(batched(tokens, x.shape[0]), cache_tokens)
+            context = context._replace(tokens=tokens, cache_start=cache.used, cache_tokens=slots)
         else:
             tokens = batched(tokens, x.shape[0])
             self._check_rolling(rolling, x.shape[1], extent)
@@ -169,7 +172,7 @@ class Stack(Layered):
 
         def empty(body: Body) -> LayerCache:
             dims = self.layers.stacked(body).attention.dims
-            zeros = lambda: jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
+            zeros = lambda: jnp.zeros((len(body.layers), batch, dims.kv_heads, slots, dims.head_dim), self.dtype)
             return LayerCache(KeysValues(zeros(), zeros()))
 
         zeros = lambda: jnp.zeros((batch, slots), jnp.int32)  # arrays of their own, so that a caller can donate them
