@@ -28,7 +28,7 @@ UNREAD: dict[str, Any] = {
 
 PREFIX = "general.sampling."
 OURS = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
-"""Settings in the metadata of GGUF files, in 32 bits, and the names that generation_config.json has for them."""
+"""Settings in the metadata of GGUF files, and the names that generation_config.json has for them."""
 
 
 def load_sampling(path: str | os.PathLike[str]) -> Sampling:
@@ -69,9 +69,9 @@ def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
     file = find_gguf(path)
     if file is None:
         return path, {}
-    keys = {key.removeprefix(PREFIX): value for key, value in read_header(file).keys.items() if PREFIX in key}
-    decimals = {key: float(f"{value:.7g}") if isinstance(value, float) else value for key, value in keys.items()}
-    return file, {OURS.get(key, key): value for key, value in decimals.items()} | {"do_sample": "temp" in keys}
+    header = read_header(file).keys
+    keys = {key.removeprefix(PREFIX): value for key, value in header.items() if key.startswith(PREFIX)}
+    return file, {OURS.get(key, key): value for key, value in keys.items()} | {"do_sample": "temp" in keys}
 
 
 def _number(file: Path, settings: Mapping[str, Any], key: str, default: float) -> Any:

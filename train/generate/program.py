@@ -14,25 +14,24 @@ to the standard error output.
 """
 
 import dataclasses
-import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
-from pejax.models import stream
+from pejax.models import Sampling, stream
 from train.engine.heartbeat import working
 from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
-from train.generate.models import Reader, about, open_model
+from train.generate.models import Subject, about, open_model
 from train.generate.options import GenerateOptions, parser
+from train.generate.output import lines, pieces, texts
 from train.generate.prompt import ask, read_messages, read_prompt
 from train.generate.sampling import sampling_of
 
@@ -101,74 +100,36 @@ def text(prompt: str | None, options: GenerateOptions, console: Console, progres
     ids, note = ask(tokenizer, prompt, messages, options)
     if not ids:
         raise ValueError("the prompt must have at least one token, got none")
+    sampling, notes = sampling_of(options, model.config.vocab)
+    count, steps = _steps(subject, ids, sampling, options)
+    console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
+    for line in (*filter(None, [note]), *notes):
+        console.print(line)
+    for number, tokens in enumerate(texts(steps, options.samples, tokenizer.eos, progress.count), 1):
+        if options.samples > 1:
+            yield f"== {number} of {options.samples}\n"
+        yield from (lines if options.logprobs else pieces)(tokens, tokenizer, options.stop)
+
+
+def _steps(subject: Subject, ids: list[int], sampling: Sampling, options: GenerateOptions) -> tuple[int, Iterator[Any]]:
+    """Return the largest number of new tokens, and an iterator over the next tokens of all texts."""
+    model, eos = subject.model, subject.reader.eos
     renumber = model.stack.encoding.embed is None  # what is added to the input keeps its position
     endless = bool(options.extend) or (renumber and 0 < options.window <= model.config.length - options.first)
     count = options.max_tokens if endless else _room(len(ids), model.config.length, options.max_tokens)
-    sampling, notes = sampling_of(options, model.config.vocab)
-    steps = stream(
+    return count, stream(
         model,
         [ids] * options.samples,
         count,
         sampling=sampling,
         key=jax.random.key(options.seed),
         # One text is read up to its end.
-        stop=[end for end in tokenizer.eos if end < model.config.vocab] if options.samples > 1 else None,
+        stop=[end for end in eos if end < model.config.vocab] if options.samples > 1 else None,
         window=options.window or None,
         first=options.first,
         renumber=renumber,
         return_logprobs=options.logprobs,
     )
-    console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
-    for line in (*filter(None, [note]), *notes):
-        console.print(line)
-    pairs = steps if options.logprobs else ((new, np.zeros(options.samples)) for new in steps)
-    for number, tokens in enumerate(_texts(pairs, options.samples, tokenizer.eos, progress), 1):
-        if options.samples > 1:
-            yield f"== {number} of {options.samples}\n"
-        yield from (_lines if options.logprobs else _pieces)(tokens, tokenizer, options.stop)
-
-
-Token = tuple[int, float]
-"""The id of a token, and the logarithm of its probability."""
-
-
-def _texts(steps: Iterator[Any], count: int, eos: Sequence[int], progress: Progress) -> Iterator[Iterable[Token]]:
-    """Yield the tokens of every text: of one as they come, of several when all are there."""
-
-    def rows() -> Iterator[list[Token]]:
-        is_open = np.ones(count, bool)  # the rest of a row repeats the token that ended it
-        for ids, logprobs in steps:
-            for _ in range(is_open.sum()):
-                progress.count()
-            is_open &= ~np.isin(ids, eos)
-            yield [*zip(np.asarray(ids).tolist(), np.asarray(logprobs).tolist(), strict=True)]
-
-    yield from [(row[0] for row in rows())] if count == 1 else zip(*rows(), strict=True)
-
-
-def _pieces(tokens: Iterable[Token], tokenizer: Reader, stop: Sequence[str]) -> Iterator[str]:
-    """Yield the text of tokens up to its end, in pieces."""
-    yield from tokenizer.stream((token for token, _ in tokens), stop=(*tokenizer.eos, *stop))
-    yield "\n"
-
-
-def _lines(tokens: Iterable[Token], tokenizer: Reader, stop: Sequence[str]) -> Iterator[str]:
-    """Yield a line for every token up to the end of the text, the one that ends it included."""
-    taken: list[Token] = []
-
-    def ids() -> Iterator[int]:
-        for token in tokens:
-            taken.append(token)
-            yield token[0]
-
-    def lines() -> Iterator[str]:
-        while taken:
-            token, logprob = taken.pop(0)
-            yield f"{logprob:.4f}\t{token}\t{json.dumps(''.join(tokenizer.stream([token])), ensure_ascii=False)}\n"
-
-    for _ in tokenizer.stream(ids(), stop=(*tokenizer.eos, *stop)):
-        yield from lines()
-    yield from lines()
 
 
 def _room(prompt: int, context: int, most: int) -> int:
