@@ -95,6 +95,9 @@ def test_folders_of_the_makers_are_read():
     ("name", "keys", "message"),
     [
         ("internlm3", {"bias": False}, "mlp_bias must be True, got False"),
+        ("internlm3", {"attention_bias": False}, "attention_bias must be True, got False"),
+        ("nomic_bert", {"n_embd": 64}, "hidden_size must be 64, got 32"),
+        ("nomic_bert", {"n_embd": 32, "rotary_emb_base": 1000}, "rope_theta must be 1000, got 500.0"),
         ("helium", {"head_dim": 12}, "head_dim must be 8, got 12"),
         (
             "granite_swa",
