@@ -435,7 +435,8 @@ def _configs() -> dict[str, Call]:
         "TransformerConfig": (
             models.TransformerConfig,
             {"vocab": 16, "width": 32, "length": 8, "layers": (LAYER,), "causal": True, "norm": NORM,
-             "embed_norm": NORM, "embed_scale": 2.0, "types": 2, "head": models.HeadConfig(), "dtype": "float32"},
+             "embed_norm": NORM, "embed_scale": 2.0, "mask_id": None, "types": 2, "head": models.HeadConfig(),
+             "dtype": "float32"},
         ),
         "EncoderDecoderConfig": (
             models.EncoderDecoderConfig, {"encoder": PAIR.encoder, "decoder": PAIR.decoder, "cross": "none",

@@ -24,8 +24,10 @@ INERT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "mask_token_id",
 """The last is unread where positions are learned."""
 FREQUENCIES = r"(^|\.)rotary_embeddings\.inv_freq$"
 CARRIED = (
-    rf"(^|\.)(pooler\.dense|contact_head\.regression)\.(weight|bias)$|(^|\.)embeddings\.position_ids$|{FREQUENCIES}"
+    r"(^|\.)(pooler\.dense|contact_head\.regression)\.(weight|bias)$"
+    rf"|(^|\.)embeddings\.(position_ids|position_embeddings\.weight)$|{FREQUENCIES}"
 )
+"""Files of ESM-2 may have a table of positions that nothing reads."""
 PADDING = 1
 """The `pad_token_id` of all published models."""
 

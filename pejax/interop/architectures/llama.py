@@ -135,8 +135,10 @@ QWEN = {
 def internlm3(c: Config) -> TransformerConfig:
     """Read InternLM3Config, which has one flag for the biases of attention and one for those of the MLP, both equal."""
     c.defaults(num_key_value_heads=2, head_dim=128, rms_norm_eps=1e-5, max_position_embeddings=32768)
-    biases = {"attention_bias": c("qkv_bias", False), "mlp_bias": c("bias", False)}
-    c.defaults(**biases)
+    for new, old in {"attention_bias": "qkv_bias", "mlp_bias": "bias"}.items():
+        stated = c(old, c(new, False))
+        c.defaults(**{new: stated})
+        c.must(new, stated)
     c.must("mlp_bias", c.flag("attention_bias"))
     return llama(c)
 
@@ -175,11 +177,15 @@ def eurobert(c: Config) -> TransformerConfig:
 
 CWM_SCALING = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 8192}  # fmt: skip
+EUROBERT_INERT = (
+    *("classifier_pooling", "clf_pooling", "mask_token_id"),
+    *("bos_token", "eos_token", "pad_token", "mask_token"),  # in the makers' files, which name code of their own
+)
 LLAMAS = {
     "internlm3": Architecture(internlm3, NAMES, "model."),
     "cwm": Architecture(cwm, NAMES, "model."),
     "helium": Architecture(helium, NAMES, "model."),
-    "eurobert": Architecture(eurobert, NAMES, "model.", inert=("classifier_pooling", "mask_token_id")),
+    "eurobert": Architecture(eurobert, NAMES, "model.", inert=EUROBERT_INERT),
 }
 
 

@@ -77,5 +77,5 @@ def decoder(c: Config) -> TransformerConfig:
 
 ARCHITECTURES = {
     "modernbert": Architecture(encoder, ENCODER_NAMES, "model.", INERT),
-    "modernbert-decoder": Architecture(decoder, DECODER_NAMES, "model.", INERT),
+    "modernbert-decoder": Architecture(decoder, DECODER_NAMES, "model.", INERT, neutral={"causal_mask": True}),
 }

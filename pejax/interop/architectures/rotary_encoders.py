@@ -52,7 +52,13 @@ def nomic(c: Config) -> TransformerConfig:
     if "n_embd" in c.keys:
         for key, value in NOMIC_FIXED.items():
             c.must(key, value)
-        c.defaults(**{new: c(old) for old, new in NOMIC_KEYS.items() if c(old, None) is not None})
+        for old, new in NOMIC_KEYS.items():
+            value = c(old, None)
+            if value is not None:
+                c.defaults(**{new: value})
+                c.must(new, value)
+        base = c.object("rope_parameters").get("rope_theta", c("rope_theta", None))
+        c.must("rotary_emb_base", base)
     c.defaults(max_position_embeddings=2048)
     return bert(c, pe=read_rope(c, base=1000.0), feed=mlp(c), bias="")
 
