@@ -179,5 +179,6 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
 
 def _from_gguf(path: Path) -> Tokenizer:
     """Return the tokenizer that the metadata of a GGUF file describes."""
-    content, bos, eos = tokenizer_of(path, read_gguf(path).keys)
+    keys = read_gguf(path).keys
+    content, bos, eos = tokenizer_of(path, keys)
     return Tokenizer(_made(content, str(path)), bos, eos)
