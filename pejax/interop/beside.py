@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pejax.interop.gguf_parts import read_gguf
+from pejax.interop.gguf_file import read_header
 from pejax.interop.tokenizer import load_tokenizer
 
 KEPT = (
@@ -74,7 +74,7 @@ def _refusal(folder: Path, path: Path) -> str:
 
 def _write_tokenizer(file: Path, target: Path) -> list[str]:
     """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
-    keys = read_gguf(file).keys
+    keys = read_header(file).keys
     if "tokenizer.ggml.model" not in keys:
         return []
     try:
@@ -90,10 +90,7 @@ def _write_tokenizer(file: Path, target: Path) -> list[str]:
 def _settings(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of tokenizer_config.json for the metadata of a GGUF file."""
     tokens = keys.get("tokenizer.ggml.tokens", [])
-    names = {
-        "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "cls_token": "cls",
-        "sep_token": "seperator", "mask_token": "mask",  # as the keys are spelled
-    }  # fmt: skip
+    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {token: keys.get(f"tokenizer.ggml.{name}_token_id") for token, name in names.items()}
     special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
     template = keys.get("tokenizer.chat_template")

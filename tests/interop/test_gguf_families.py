@@ -182,6 +182,7 @@ def test_a_model_in_several_files(parts):
         source, read = open_source(path)
         assert source.config == source_from_config(config).config
         same_tensors(read, values)
+        assert source.origin == folder / "a-00001-of-00003.gguf"  # which has the tokenizer
 
 
 def test_the_command_counts_the_files(parts, capsys):
