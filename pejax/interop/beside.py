@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pejax.interop.gguf_parts import read_gguf
+from pejax.interop.gguf_file import read_header
 from pejax.interop.tokenizer import load_tokenizer
 from pejax.interop.tokenizer_settings import settings_of_gguf
 
@@ -74,7 +74,7 @@ def _refusal(folder: Path, path: Path) -> str:
 
 def _write_tokenizer(file: Path, target: Path) -> list[str]:
     """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
-    keys = read_gguf(file).keys
+    keys = read_header(file).keys
     if "tokenizer.ggml.model" not in keys:
         return []
     try:

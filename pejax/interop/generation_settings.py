@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pejax.interop.config import read_json
-from pejax.interop.gguf_file import read_header
+from pejax.interop.gguf_parts import read_gguf
 from pejax.interop.source_files import find_gguf
 from pejax.models import Sampling
 from pejax.models.generation.sampling import check_sampling
@@ -69,7 +69,7 @@ def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
     file = find_gguf(path)
     if file is None:
         return path, {}
-    header = read_header(file).keys
+    header = read_gguf(file).keys
     keys = {key.removeprefix(PREFIX): value for key, value in header.items() if key.startswith(PREFIX)}
     return file, {OURS.get(key, key): value for key, value in keys.items()} | {"do_sample": "temp" in keys}
 

@@ -131,7 +131,8 @@ class Keys:
             return self._longrope()
         if kind == "none":
             self.must("rope.scaling.factor", 1.0)
-            return {}
+            factor = self.number("rope.scale_linear", 1.0)  # of files before 2023-09
+            return {} if factor == 1 else {"rope_type": "linear", "factor": factor}
         if kind == "longrope":
             raise ValueError(f"{self.file.path} must hold the tensor {LONG_FACTORS} of its longrope scaling, got none")
         scaling = {"rope_type": kind, "factor": self.number("rope.scaling.factor")}

@@ -121,11 +121,10 @@ def _merges(vocabulary: Vocabulary, vocab: Mapping[str, int]) -> list[list[str]]
 
 def _halves(token: str, vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of tokens that a token can be cut into."""
-    cuts = range(1, len(token)) if len(token) < LONGEST else ()
-    pairs = ((token[:cut], token[cut:]) for cut in cuts)
-    yield from sorted(
-        (pair for pair in pairs if pair[0] in vocab and pair[1] in vocab), key=lambda pair: vocab[pair[0]]
-    )
+    for place in range(1, len(token)) if len(token) < LONGEST else ():
+        left = token[:place]
+        if left in vocab and token[place:] in vocab:
+            yield left, token[place:]
 
 
 def _words(vocabulary: Vocabulary) -> Content:

@@ -10,7 +10,7 @@ from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.config import read_json, read_names
 from pejax.interop.files import FLOATS, Reader, Tensor, list_tensors, reader, require_model
 from pejax.interop.gguf_models import translate
-from pejax.interop.gguf_parts import same_model
+from pejax.interop.gguf_parts import part_paths, same_model
 from pejax.interop.model_config import read_model
 from pejax.interop.slots import expected_shapes
 from pejax.interop.source import Source, carried_tensors, copies_of, prefixes_in, source_of, with_prefix
@@ -54,7 +54,7 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
-    return replace(source, origin=file.absolute()), read
+    return replace(source, origin=part_paths(file)[0].absolute()), read
 
 
 def find_gguf(path: Path) -> Path | None:

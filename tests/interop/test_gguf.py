@@ -71,6 +71,7 @@ def test_what_the_metadata_says_of_positions_is_read(tmp_path):
     assert attention_of(llama__rope__freq_base=None).pe == parse("rope(base=10000.0, pairing='half')")
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
     assert str(attention_of(**linear).pe.extend) == "linear(factor=4.0)"
+    assert str(attention_of(llama__rope__scale_linear=4.0).pe.extend) == "linear(factor=4.0)"
     yarn = {**linear, "llama__rope__scaling__type": "yarn", "llama__rope__scaling__original_context_length": 16}
     assert str(attention_of(**yarn).pe.extend) == "yarn(factor=4.0, trained_length=16)"
 

@@ -11,6 +11,8 @@ from pejax.interop import source_from_config
 from pejax.interop.architectures import ARCHITECTURES as FOLDERS
 from pejax.interop.command import main
 from pejax.interop.gguf_architectures import ARCHITECTURES
+from pejax.interop.gguf_file import GgufFile
+from pejax.interop.gguf_keys import Keys
 from pejax.interop.gguf_splits import SPLITS
 from pejax.interop.gguf_tensors import neighbors
 from pejax.interop.gguf_tokenizer import KINDS
@@ -60,6 +62,7 @@ def test_the_page_names_all_that_is_read():
     assert [name for name in (*ARCHITECTURES, *SPLITS, *KINDS) if f"`{name}`" not in page] == []
 
 
+@pytest.mark.slow
 def test_factors_of_longrope_are_read(tmp_path):
     factors = {"short_factor": [1.0, 1.1, 1.2, 1.5], "long_factor": [1.5, 2.0, 4.0, 8.0]}
     config = {**CONFIGS["phi3, longrope"], "rope_scaling": {**LONGROPE, **factors}}
@@ -79,6 +82,7 @@ def test_factors_of_longrope_are_read(tmp_path):
         open_source(made())
 
 
+@pytest.mark.slow
 def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
     config = {**CONFIGS["llama"], "attention_bias": True}
     values = drawn_tensors(config)
@@ -96,12 +100,58 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
     same_tensors(read, values)
 
 
+@pytest.mark.slow
 def test_a_mistral_small_is_a_mistral(tmp_path):
     config = {**CONFIGS["mistral"], "sliding_window": None}
     values = drawn_tensors(config)
     source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values, family="mistral3"))
     assert source.config == source_from_config(config).config
     same_tensors(read, values)
+
+
+@pytest.mark.slow
+def test_norms_in_half_precision_keep_their_offsets_from_one(tmp_path):
+    values = drawn_tensors(config_of("gemma2"))
+    norm = (1 + values.pop("model.norm.weight")).astype(np.float16)
+    path = write_gguf(tmp_path / "a.gguf", config_of("gemma2"), values=values, more={"output_norm.weight": norm})
+    source, read = open_source(path)
+    assert source.tensors["model.norm.weight"].dtype == "F32"
+    np.testing.assert_array_equal(read("model.norm.weight", ()), norm.astype(np.float32) - 1)
+
+
+@pytest.mark.slow
+def test_rotated_channels_are_counted_exactly(tmp_path):
+    config = {**CONFIGS["glm4"], "head_dim": 44}  # int(44 * (30 / 44)) is 29
+    path = write_gguf(tmp_path / "a.gguf", config, values=drawn_tensors(config), glm4__rope__dimension_count=30)
+    assert dict(open_source(path)[0].config.layers[0].attention.pe.options)["rotary_dim"] == 30
+
+
+@pytest.mark.slow
+def test_norms_before_the_mlp_say_that_branches_are_not_parallel(tmp_path):
+    config = CONFIGS["stablelm"]
+    path = write_gguf(tmp_path / "a.gguf", config, values=drawn_tensors(config), stablelm__use_parallel_residual=True)
+    assert open_source(path)[0].config.layers[0].parallel == ""
+
+
+def keys(**values):
+    return Keys(GgufFile(Path("x"), {"general.architecture": "a", **{f"a.{k}": v for k, v in values.items()}}, {}))
+
+
+def test_which_layers_have_windows():
+    slides = lambda period, **options: keys(**{"block_count": 7, **pattern(period)}).slides(6, **options)
+    last, first = [True, True, False] * 2 + [True], [False, True, True] * 2 + [False]
+    assert slides(3) == last
+    assert slides(3, global_first=True) == first
+    assert slides(0) == slides(9) == [True] * 7
+    assert slides(1) == [False] * 7
+    assert slides(None) == [True] * 5 + [False, True]
+    assert slides([1, 0, 0, 1, 0, 0, 0]) == [True, False, False, True, False, False, False]
+    with pytest.raises(ValueError, match="a number, or true or false for each of 7 layers, got"):
+        slides([True])
+
+
+def pattern(period):
+    return {} if period is None else {"attention.sliding_window_pattern": period}
 
 
 def test_channels_that_are_neighbors_become_halves():
@@ -128,10 +178,11 @@ def parts(tmp_path_factory):
 
 def test_a_model_in_several_files(parts):
     config, values, folder = parts
-    for path in (folder, *sorted(folder.glob("*.gguf"))):
+    for path in (folder, folder / "a-00003-of-00003.gguf"):
         source, read = open_source(path)
         assert source.config == source_from_config(config).config
         same_tensors(read, values)
+        assert source.origin == folder / "a-00001-of-00003.gguf"  # which has the tokenizer
 
 
 def test_the_command_counts_the_files(parts, capsys):

@@ -81,7 +81,8 @@ def test_pairs_of_sentencepiece(tmp_path):
     bare = made(add_space_prefix=False, add_bos_token=False, add_eos_token=True)
     assert bare.encode("the") == [first + 4, first + 3, 2]
     assert bare.encode("  the", special=False) == [first, first + 7]
-    gemma = tokenizer_of(Path("x"), {**keys_of(PIECES_OF_LLAMA), "general.architecture": "gemma2"})
+    others = [*SCORES[:-5], -5.0, -4.0, -3.0, -2.0, -1.0]
+    gemma = tokenizer_of(Path("x"), {**keys_of(PIECES_OF_LLAMA, scores=others), "general.architecture": "gemma2"})
     assert gemma.content["model"]["merges"] == [
         ["t", "h"],
         ["\u2581", "th"],
