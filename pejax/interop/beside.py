@@ -16,7 +16,7 @@ KEPT = (
     *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "generation_config.json"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     # those of sentence-transformers; a module such as 2_Dense has weights of its own
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json"),
+    *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json"),
     *("[0-9]*_*/*.safetensors",),
 )
 """Patterns of the files that are kept: of tokenizers, of processors, and of modules after the model; no code."""

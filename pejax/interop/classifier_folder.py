@@ -1,7 +1,7 @@
 """Loading of classifiers and rerankers: the model, the head beside it, labels, and what makes scores of logits."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pejax.interop.config import Config, read_json, read_names
 from pejax.interop.cross_encoder import read_cross_encoder
 from pejax.interop.files import require_model
 from pejax.interop.heads import Head, HeadValues, find_head, head_logits, read_values, task_of
-from pejax.interop.text_batches import Runner, TextReader
+from pejax.interop.text_batches import Run, Runner, TextReader
 from pejax.interop.weights import load
 from pejax.models import Decoder, Execution, ViT
 
@@ -68,7 +68,7 @@ def load_classifier(
     pad = (text if isinstance(text, Mapping) else config).get("pad_token_id")
     if pad is not None and type(pad) is not int:
         raise ValueError(f"{where}: pad_token_id must be an id, got {pad!r}"[:400])
-    runner = Runner(model, _text_logits(head, values), mesh)
+    runner = Runner(model, _text_logits(head), values, mesh)
     activation = own.activation or _default_activation(config, task, count)
     return Classifier(model, task, _labels(config, count), activation, runner, reader, pad)
 
@@ -82,7 +82,7 @@ def _image_classifier(
     count = model.config.classes if values is None else values.out.kernel.shape[1]
     if not count:
         raise ValueError("the folder of an image classifier must hold its head, got the model alone")
-    activation, runner = _default_activation(config, "image", count), Runner(model, _image_logits(head, values), mesh)
+    activation, runner = _default_activation(config, "image", count), Runner(model, _image_logits(head), values, mesh)
     return Classifier(model, "image", _labels(config, count), activation, runner)
 
 
@@ -109,10 +109,10 @@ def _default_activation(config: Mapping[str, Any], task: str, count: int) -> str
     return "sigmoid" if task == "sequence" and (several or count == 1) else "softmax"
 
 
-def _text_logits(head: Head, values: HeadValues) -> Callable[[Decoder, Execution, Any], Array]:
+def _text_logits(head: Head) -> Run:
     """Return the function from a batch of texts to logits, which `Runner` compiles."""
 
-    def run(model: Decoder, execution: Execution, inputs: Any) -> Array:
+    def run(model: Decoder, values: HeadValues, inputs: Any, execution: Execution) -> Array:
         batch, last = inputs
         states = model.states(batch.ids, attention_mask=batch.mask, type_ids=batch.types, execution=execution)
         return head_logits(head, values, states, batch.mask, last)
@@ -120,12 +120,12 @@ def _text_logits(head: Head, values: HeadValues) -> Callable[[Decoder, Execution
     return run
 
 
-def _image_logits(head: Head | None, values: HeadValues | None) -> Callable[[ViT, Execution, Any], Array]:
+def _image_logits(head: Head | None) -> Run:
     """Return the function from a batch of images to logits; without a head, the model has its own."""
 
-    def run(model: ViT, execution: Execution, images: Any) -> Array:
+    def run(model: ViT, values: HeadValues, images: Any, execution: Execution) -> Array:
         images = jnp.asarray(images)
-        if head is None or values is None:
+        if head is None:
             return model(images, execution=execution)
         return head_logits(head, values, model.states(images, execution=execution)[:, model.prefix :], None, None)
 

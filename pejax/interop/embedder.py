@@ -1,9 +1,10 @@
 """Embedding models: a vector for each text, from a folder of sentence-transformers or of a plain model."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -11,10 +12,10 @@ from jaxtyping import Array, Float
 
 from pejax._calls.kinds import shown
 from pejax._record.specs import Extension
-from pejax.interop.pooling import Dense, dense, pooled, unit_vectors
+from pejax.interop.pooling import Dense, Normalize, dense, pooled, unit_vectors
 from pejax.interop.sentence_modules import Layout, read_layout, require_prompt
 from pejax.interop.similarity import SIMILARITIES
-from pejax.interop.text_batches import Batch, Runner, TextReader, batches, require_texts
+from pejax.interop.text_batches import Run, Runner, TextReader, batches, require_texts
 from pejax.interop.weights import load
 from pejax.models import Decoder, Execution
 
@@ -39,7 +40,7 @@ class Embedder:
         self.similarity_name: str = settings.get("similarity_name", "cosine")
         self.width = _width(model.config.width * len(layout.modes), layout.after)
         self.truncate_dim = settings.get("truncate_dim")
-        self._runner = Runner(model, _vectors(layout), mesh)
+        self._runner = Runner(model, _vectors(layout.modes), layout.after, mesh)
 
     @property
     def max_length(self) -> int:
@@ -171,7 +172,7 @@ def load_embedder(
     return Embedder(model, reader, layout, mesh)
 
 
-def _width(width: int, after: Sequence[Dense | str]) -> int:
+def _width(width: int, after: Sequence[Dense | Normalize]) -> int:
     """Return the width of a vector after the linear layers.
 
     Raises:
@@ -185,14 +186,14 @@ def _width(width: int, after: Sequence[Dense | str]) -> int:
     return width
 
 
-def _vectors(layout: Layout) -> Callable[[Decoder, Execution, tuple[Batch, Array]], Array]:
-    """Return the function from a batch to vectors, which `Runner` compiles."""
+def _vectors(modes: Sequence[str]) -> Run:
+    """Return the function from a batch to vectors, pooled in these modes, which `Runner` compiles."""
 
-    def run(model: Decoder, execution: Execution, inputs: tuple[Batch, Array]) -> Float[Array, "B C"]:
+    def run(model: Decoder, after: Sequence[Dense | Normalize], inputs: Any, execution: Execution) -> Array:
         batch, left_out = inputs
         states = model.states(batch.ids, attention_mask=batch.mask, type_ids=batch.types, execution=execution)
-        x = pooled(layout.modes, states, batch.mask, left_out)
-        for step in layout.after:
+        x = pooled(modes, states, batch.mask, left_out)
+        for step in after:
             x = dense(step, x) if isinstance(step, Dense) else unit_vectors(x)
         return x
 

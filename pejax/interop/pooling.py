@@ -8,6 +8,8 @@ All sums are in float32. Several modes are concatenated.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -85,7 +87,9 @@ def pooled(
     return jnp.concatenate([POOLS[mode](x, kept, weights) for mode in modes], axis=-1)
 
 
-class Dense(NamedTuple):
+@partial(jax.tree_util.register_dataclass, data_fields=("kernel", "bias"), meta_fields=("activation",))
+@dataclass(frozen=True)
+class Dense:
     """A linear layer with an activation, `activation(x @ kernel + bias)`.
 
     Attributes:
@@ -97,6 +101,10 @@ class Dense(NamedTuple):
     kernel: Float[Array, "C D"]
     bias: Float[Array, " D"] | None
     activation: str
+
+
+class Normalize(NamedTuple):
+    """The step that makes vectors of length 1."""
 
 
 OUTPUTS: dict[str, Callable[[Array], Array]] = {

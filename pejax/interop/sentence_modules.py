@@ -14,7 +14,7 @@ from pejax._calls.names import did_you_mean
 from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, list_tensors, only_finite, reader, require_model
 from pejax.interop.other_folders import MODULES
-from pejax.interop.pooling import POOLS, Dense, torch_activation
+from pejax.interop.pooling import POOLS, Dense, Normalize, torch_activation
 
 FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -30,7 +30,9 @@ AFTER = ("Dense", "Normalize", "Dropout")
 """Modules that may follow pooling; dropout does nothing in a trained model."""
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
-SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+SETTINGS = "config_sentence_transformers.json"
+TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""What the settings of a transformer are called after, in the order in which sentence-transformers looks for them."""
 RUNTIME = ("model_args", "model_kwargs", "config_args", "config_kwargs", "unpad_inputs")
 """Keys of a transformer's settings that say how torch runs it."""
 EMPTY = ("tokenizer_args", "processor_kwargs", "processing_kwargs", "query_length", "document_length",
@@ -45,7 +47,7 @@ class Layout(NamedTuple):
         model: folder of the model and of its tokenizer.
         modes: modes of pooling, names out of `POOLS`.
         include_prompt: whether the tokens of a prompt are pooled.
-        after: what follows pooling: linear layers, and "Normalize".
+        after: what follows pooling.
         max_length: most tokens of a text. None = the file does not say.
         lower_case: whether texts are lowered.
         settings: prompts, similarity and dimension, checked.
@@ -54,7 +56,7 @@ class Layout(NamedTuple):
     model: Path
     modes: tuple[str, ...]
     include_prompt: bool = True
-    after: tuple[Dense | str, ...] = ()
+    after: tuple[Dense | Normalize, ...] = ()
     max_length: int | None = None
     lower_case: bool = False
     settings: Mapping[str, Any] = {}
@@ -77,9 +79,9 @@ def read_layout(folder: Path) -> Layout:
     (_, model), (_, pooling), *rest = modules
     max_length, lower_case = read_transformer(model, "feature-extraction", ("last_hidden_state", "token_embeddings"))
     modes, include_prompt = read_pooling(pooling / "config.json")
-    after = tuple(read_dense(path) if name == "Dense" else name for name, path in rest if name != "Dropout")
-    for path in (path for name, path in rest if name == "Normalize"):
-        _require_vectors(_strict(path / "config.json"))
+    after = tuple(
+        read_dense(path) if name == "Dense" else read_normalize(path) for name, path in rest if name != "Dropout"
+    )
     return Layout(model, modes, include_prompt, after, max_length, lower_case, settings)
 
 
@@ -135,7 +137,8 @@ def read_transformer(folder: Path, task: str, outputs: tuple[str, str]) -> tuple
     Raises:
         ValueError: a setting that changes the inputs and is not read.
     """
-    path = folder / TRANSFORMER
+    paths = [folder / f"sentence_{name}_config.json" for name in TRANSFORMERS]
+    path = next((path for path in paths if path.exists()), paths[0])
     c = _strict(path)
     c.must("transformer_task", task)
     c.must("module_output_name", outputs[1])
@@ -192,6 +195,16 @@ def read_dense(folder: Path) -> Dense:
     read = read_float32(folder, tensors)
     bias = jnp.asarray(read("linear.bias")) if has_bias else None
     return Dense(jnp.asarray(read("linear.weight").T), bias, activation)
+
+
+def read_normalize(folder: Path) -> Normalize:
+    """Return the step that makes vectors of length 1; its folder may be missing, because Git keeps no empty one.
+
+    Raises:
+        ValueError: a module that normalizes another thing than vectors of texts.
+    """
+    _require_vectors(_strict(folder / "config.json"))
+    return Normalize()
 
 
 def read_float32(folder: Path, tensors: Mapping[str, Any]) -> Any:

@@ -119,8 +119,12 @@ class TextReader:
         library.enable_truncation(self.max_length, strategy="longest_first", direction=self.side)
         remaining = iter(texts)
         while part := [*islice(remaining, AT_ONCE)]:
-            with library_errors(f"{name} must be such that the tokenizer can encode them, got"):
-                encodings = library.encode_batch(part)
+            try:
+                with library_errors(f"{name} must be such that the tokenizer can encode them, got"):
+                    encodings = library.encode_batch(part)
+            except TypeError:
+                rule = f"{name}[{place}:{place + len(part)}] must be Unicode"
+                raise ValueError(f"{rule}, got half of a surrogate pair in one of them") from None
             for number, encoding in enumerate(encodings, place):
                 if not encoding.ids:
                     raise ValueError(f"{name}[{number}] must have at least one token, got {shown(texts[number])}")
@@ -220,17 +224,22 @@ def row_count(rows: int, batch: int, multiple: int) -> int:
     return multiple * min(1 << (per_device - 1).bit_length(), -(-batch // multiple))
 
 
+Run: TypeAlias = Callable[[Any, Any, Any, Execution], Any]
+"""Function `(model, after, inputs, execution) -> rows`."""
+
+
 class Runner:
     """Runs a function of a model on batches, with the model's parameters where they are.
 
     Args:
         model: the model.
-        run: `(model, execution, inputs) -> rows`, an array or a pytree of arrays whose first axis is the batch.
+        run: the function; its rows are an array whose first axis is the batch.
+        after: parameters of what comes after the model, a pytree of arrays.
         mesh: mesh of the devices. None = the default device.
     """
 
-    def __init__(self, model: nnx.Module, run: Callable[..., Any], mesh: Mesh | None) -> None:
-        self.model, self.mesh = model, mesh
+    def __init__(self, model: nnx.Module, run: Run, after: Any, mesh: Mesh | None) -> None:
+        self.model = model
         sizes: Mapping[str, int] = {} if mesh is None else mesh.shape
         axes = tuple(axis for axis in BATCHED if axis in sizes)
         self.multiple = prod(sizes[axis] for axis in axes)
@@ -240,8 +249,9 @@ class Runner:
         whole, self._sharding = (
             None if mesh is None else NamedSharding(mesh, PartitionSpec(*entries)) for entries in ((), (axes,))
         )
-        program = lambda state, inputs: run(nnx.merge(graph, state), execution, inputs)
+        program = lambda state, after, inputs: run(nnx.merge(graph, state), after, inputs, execution)
         self._program = jax.jit(program, out_shardings=whole)
+        self._after = after if whole is None else jax.device_put(after, whole)
 
     def __call__(self, inputs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         """Yield for each `(name, arrays)` the name and the result on the host, while the next one is computed."""
@@ -249,7 +259,7 @@ class Runner:
         waiting: list[tuple[Any, Any]] = []
         for name, arrays in inputs:
             placed = jax.device_put(arrays, self._sharding) if self._sharding is not None else arrays
-            waiting.append((name, self._program(state, placed)))
+            waiting.append((name, self._program(state, self._after, placed)))
             if len(waiting) > 1:
                 yield _on_host(*waiting.pop(0))
         for name, result in waiting:

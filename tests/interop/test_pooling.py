@@ -59,7 +59,10 @@ def test_heads_are_those_of_numpy():
     pools = ("first", "last", "mean", "patches", "")
     kernels = RNG.normal(size=(2, 4, 4)).astype(np.float32)
     scale, shift, bias = RNG.normal(size=(3, 4)).astype(np.float32)
-    out, dense = Dense(jnp.asarray(kernels[0][:, :3]), None, "identity"), Dense(kernels[1], jnp.asarray(bias), "tanh")
+    out, dense = (
+        Dense(jnp.asarray(kernels[0][:, :3]), None, "identity"),
+        Dense(jnp.asarray(kernels[1]), jnp.asarray(bias), "tanh"),
+    )
     values = HeadValues(out, dense, jnp.asarray(scale), jnp.asarray(shift), 1e-3)
     mask, last = jnp.asarray((np.arange(7) < 5).astype(np.int32)[None]), jnp.asarray([3], jnp.int32)
     compute = lambda x: [head_logits(Head("out", pool), values, x, mask, last) for pool in pools]

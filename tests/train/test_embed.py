@@ -121,6 +121,12 @@ def test_a_damaged_part_is_refused(run, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stop_after(patch, 1)
         refused(capsys, run)
+    (part / "done.json").write_text('{"batches": 99}')
+    assert "must have a number of batches from 0 to 3, got 99" in refused(capsys, run)
+    (part / "done.json").write_text('{"batches": 1}')
+    whole = (part / "vectors.npy").read_bytes()
+    (part / "vectors.npy").write_bytes(whole[:-8])
+    assert f"must have {len(whole)} bytes, got {len(whole) - 8}" in refused(capsys, run)
     np.save(part / "vectors.npy", np.zeros((3, 32), np.float32))
     assert "must hold float32 (21, 32), got float32 (3, 32)" in refused(capsys, run)
     (part / "vectors.npy").unlink()

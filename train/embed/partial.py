@@ -25,26 +25,32 @@ class Partial:
         out: file of the result; beside it, `OUT.json` says later what it was made of.
         settings: what the vectors depend on.
         shape: `(N, C)`.
+        batches: number of batches in all.
 
     Raises:
         ValueError: the folder has vectors of other settings, or is in use.
         OSError: the disk is too small.
     """
 
-    def __init__(self, out: Path, settings: Mapping[str, Any], shape: tuple[int, int]) -> None:
+    def __init__(self, out: Path, settings: Mapping[str, Any], shape: tuple[int, int], batches: int) -> None:
         self.out, self.folder, self.settings = out, partial_folder(out), dict(settings)
         lock_folder(self.folder)
         require_regular(self.folder)
         if (self.folder / SETTINGS).exists():
             require_same(read_object(self.folder / SETTINGS), self.settings, self.folder)
         path, done = self.folder / VECTORS, self.folder / DONE
-        self.done = int(read_object(done).get("batches", 0)) if done.exists() and path.exists() else 0
+        self.done = read_object(done).get("batches", 0) if done.exists() and path.exists() else 0
+        if type(self.done) is not int or not 0 <= self.done <= batches:
+            raise ValueError(f"{done} must have a number of batches from 0 to {batches}, got {self.done!r}"[:400])
         if not self.done:
             _reserve(path, shape)
             write_atomic(self.folder / SETTINGS, json.dumps(self.settings))
+        size = path.stat().st_size  # a file that was cut off would be filled with zeros
         self.vectors: np.memmap = np.lib.format.open_memmap(path, mode="r+")
         if self.vectors.shape != shape or self.vectors.dtype != np.float32:
             raise ValueError(f"{path} must hold float32 {shape}, got {self.vectors.dtype} {self.vectors.shape}")
+        if size != self.vectors.offset + self.vectors.nbytes:
+            raise ValueError(f"{path} must have {self.vectors.offset + self.vectors.nbytes} bytes, got {size}")
 
     def keep(self, batches: int) -> None:
         """Write what is finished to the disk, so that it is there after a stop; `batches` is their number."""

@@ -68,7 +68,7 @@ def run(options: EmbedOptions, console: Console) -> None:
         if is_finished(out, settings):
             console.print(f"{out} is there already, made of the same texts by the same model")
             return
-        partial = Partial(out, settings, (len(texts), settings["width"]))
+        partial = Partial(out, settings, (len(texts), settings["width"]), -(-len(texts) // options.batch))
     embed(embedder, texts, partial, options, console)
     console.print(f"wrote {out}: {len(texts):,} vectors of {settings['width']} channels")
 
