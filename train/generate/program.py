@@ -12,9 +12,12 @@ The text is written as it is made, and ends at the model's own ends of text, bef
 """
 
 import dataclasses
+import itertools
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -22,7 +25,9 @@ from rich.console import Console
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
 from pejax.models import Sampling, stream
+from train.devices.kept_programs import keep_programs
 from train.engine.heartbeat import working
+from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
 from train.generate.models import about, open_model
@@ -31,27 +36,39 @@ from train.generate.options import GenerateOptions, parser
 
 @dataclasses.dataclass
 class Progress:
-    """The count of tokens made so far, and their times.
+    """The times of the tokens made so far.
 
     Attributes:
-        tokens: their number, the one that ends the text included.
-        began: when the first of them was there.
-        now: when the newest was there.
+        asked: when the first of them was asked for.
+        times: when each of them was there, the one that ends the text included.
+        compiled: seconds of compilation before the first of them.
     """
 
-    tokens: int = 0
-    began: float = 0.0
-    now: float = 0.0
+    asked: float = 0.0
+    times: list[float] = dataclasses.field(default_factory=list)
+    compiled: float = 0.0
 
     def count(self) -> None:
         """Count a token."""
-        self.tokens, self.now = self.tokens + 1, time.perf_counter()
-        self.began = self.began or self.now
+        self.times.append(time.perf_counter())
+
+    def note(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        """Count the seconds of a compilation, as `jax.monitoring` tells them."""
+        del kwargs
+        if self.asked and not self.times and event.endswith("backend_compile_duration"):
+            self.compiled += duration_secs
 
     def __str__(self) -> str:
-        took = self.now - self.began
-        speed = f" · {(self.tokens - 1) / took:.1f} tokens per second after the first" if took else ""
-        return f"{self.tokens} token{'s' * (self.tokens != 1)}{speed}"
+        count = len(self.times)
+        words = [f"{count} token{'s' * (count != 1)}"]
+        if count:
+            words.append(
+                f"the first after {self.times[0] - self.asked:.2f} s, {self.compiled:.2f} s of them to compile"
+            )
+        if count > 2:  # the second one waits for a program, too: the median leaves such steps out
+            step = statistics.median(after - before for before, after in itertools.pairwise(self.times))
+            words.append(f"then {1 / step:.1f} tokens per second")
+        return " · ".join(words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +97,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of
             the model, or an option out of range.
     """
+    require_rules(options)
     if options.max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
     if "" in options.stop:
@@ -88,6 +106,8 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         encoding = sys.getfilesystemencoding()
         raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
     visible_devices()
+    if not_kept := keep_programs(options.programs, cpu=True):
+        console.print(not_kept)
     with working(console, "loading"):
         subject = open_model(options)
     model, tokenizer = subject.model, subject.reader
@@ -104,6 +124,7 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         count,
         sampling=sampling,
         key=jax.random.key(options.seed),
+        policy=None if options.cache_policy == "auto" else options.cache_policy,
         window=options.window or None,
         first=options.first,
         renumber=renumber,
@@ -111,10 +132,14 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
     console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
 
     def token_ids() -> Iterator[int]:
-        for token in tokens:
+        progress.asked = time.perf_counter()
+        with working(console, "reading the prompt"):
+            first = int(next(tokens)[0])
+        for token in itertools.chain([first], (int(token[0]) for token in tokens)):
             progress.count()
-            yield int(token[0])
+            yield token
 
+    jax.monitoring.register_event_duration_secs_listener(progress.note)
     yield from tokenizer.stream(token_ids(), stop=(*tokenizer.eos, *options.stop))
 
 
