@@ -57,7 +57,7 @@ MODELS = {
     "parts": {"configs", "execution", "parts", "sharding"},
     "stack": {"configs", "execution", "parts", "sharding", "stack"},
     "networks": {"configs", "execution", "networks", "parts", "sharding", "stack"},
-    "generation": {"generation", "networks", "parts", "stack"},
+    "generation": {"execution", "generation", "networks", "parts", "stack"},
 }
 
 # The rooms of the trainers, likewise; `evaluate` and `replay` import the program of the run that they are given.

@@ -13,6 +13,7 @@ import pytest
 from pejax.interop import load, save
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.models import generate
+from pejax.models.generation import by_layer
 from tests.support.hub_folders import CONFIGS, run, target_of, tensors, write
 from tests.support.hub_pictures import PICTURES
 from tests.support.peers import peer
@@ -158,6 +159,19 @@ def test_a_list_of_prompts_is_continued_as_a_padded_batch_is(name, folders):
     expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.as_tensor(mask), **options)
     result = generate(ours, [ids[0, 4:], ids[1]], 6)
     np.testing.assert_array_equal(result, expected[:, 9:].numpy())
+
+
+@pytest.mark.parametrize("smallest", [0, 2**20], ids=["by layer", "one program"])
+def test_longrope_switches_its_factors_where_transformers_does(smallest, folders, monkeypatch):
+    """At token 17 of 16 both compute all tokens again, with the long factors; later ones are added one by one."""
+    theirs, folder = made(folders, "phi3, longrope")
+    ours, _ = load(folder)
+    monkeypatch.setattr(by_layer, "SMALLEST", smallest)
+    ids = ids_of(8)[:1]
+    options = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = theirs.generate(peer("torch").as_tensor(ids), **options)[:, 8:].numpy()
+    np.testing.assert_array_equal(generate(ours, ids, 24), expected)
+    assert (np.asarray(generate(ours, ids, 24, policy="stepwise")) == expected).sum() < 24
 
 
 @pytest.mark.parametrize("name", CONFIGS)

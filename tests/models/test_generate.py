@@ -77,7 +77,7 @@ def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True)
+    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="stepwise")
     ids = jnp.concatenate([prompts, new], axis=1)
     close(result[0], rows_oracle(model, ids[0, :6])[2:])
     close(result[1], rows_oracle(model, ids[1, 1:6])[1:])

@@ -51,10 +51,19 @@ class GenerateOptions:
     stop: tuple[str, ...] = option((), 'texts at which to stop, as well as the model\'s own ends: --stop "Q:" "###"')
     window: int = option(0, "keep the last N tokens in memory, and no others but --first; 0 = keep all")
     first: int = option(0, "keep the first M tokens, too")
+    cache_policy: str = option(
+        "auto",
+        "tokens in memory where the encoding follows the length: recompute, all of them again at each change; "
+        "stepwise, never; auto, recompute where it changes at single lengths, as LongRoPE does",
+        choices=("auto", "recompute", "stepwise"),
+    )
     extend: str = option("", "extension to texts longer than the model's own context, such as yarn(factor=4)")
     dtype: str = option("float32", "float32 or bfloat16: type of the computation")
     params: str = option(
         "float32", "type of the parameters in memory: float32, bfloat16, or file, as the file has them"
+    )
+    programs: str = option(
+        "auto", "folder that keeps compiled programs for the next text; auto: one in ~/.cache/pejax; none"
     )
 
 

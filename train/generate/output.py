@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
 
 def texts(
-    steps: Iterator[Any], count: int, eos: Sequence[int], report: Callable[[], None]
+    steps: Iterator[Any], count: int, eos: Sequence[int], report: Callable[[int], None]
 ) -> Iterator[Iterable[Token]]:
     """Yield the tokens of every text: of one as they come, of several when all are there.
 
@@ -30,15 +30,14 @@ def texts(
         steps: ids of the next token of every text `(B,)`, or pairs of these and of the logarithms of probabilities.
         count: B, number of texts.
         eos: ids that end a text; the rest of its row repeats the one that did.
-        report: is called for every token.
+        report: is called in every step with the number of its tokens, without those after the end of a text.
     """
 
     def rows() -> Iterator[list[Token]]:
         is_open = np.ones(count, bool)
         for step in steps:
             ids, logprobs = map(np.asarray, step if isinstance(step, tuple) else (step, np.zeros(count)))
-            for _ in range(is_open.sum()):
-                report()
+            report(int(is_open.sum()))
             is_open &= ~np.isin(ids, eos)
             yield [Token(int(number), float(logprob)) for number, logprob in zip(ids, logprobs, strict=True)]
 

@@ -13,9 +13,7 @@ model's own ends of text, before a text of `--stop`, or after `--max_tokens`. Wh
 to the standard error output.
 """
 
-import dataclasses
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +23,7 @@ from rich.console import Console
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
 from pejax.models import Sampling, stream
+from train.devices.kept_programs import keep_programs
 from train.engine.heartbeat import working
 from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
@@ -32,33 +31,9 @@ from train.engine.terminal import user_console
 from train.generate.models import Subject, about, open_model
 from train.generate.options import GenerateOptions, parser
 from train.generate.output import lines, pieces, texts
+from train.generate.progress import Progress, timed
 from train.generate.prompt import ask, read_messages, read_prompt
 from train.generate.sampling import sampling_of
-
-
-@dataclasses.dataclass
-class Progress:
-    """The count of tokens made so far, and their times.
-
-    Attributes:
-        tokens: their number, the one that ends the text included.
-        began: when the first of them was there.
-        now: when the newest was there.
-    """
-
-    tokens: int = 0
-    began: float = 0.0
-    now: float = 0.0
-
-    def count(self) -> None:
-        """Count a token."""
-        self.tokens, self.now = self.tokens + 1, time.perf_counter()
-        self.began = self.began or self.now
-
-    def __str__(self) -> str:
-        took = self.now - self.began
-        speed = f" · {(self.tokens - 1) / took:.1f} tokens per second after the first" if took else ""
-        return f"{self.tokens} token{'s' * (self.tokens != 1)}{speed}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,6 +69,8 @@ def text(prompt: str | None, options: GenerateOptions, console: Console, progres
     prompt = read_prompt(prompt, options)
     messages = read_messages(prompt, options)
     visible_devices()
+    if not_kept := keep_programs(options.programs, cpu=True):
+        console.print(not_kept)
     with working(console, "loading"):
         subject = open_model(options)
     model, tokenizer = subject.model, subject.reader
@@ -105,6 +82,7 @@ def text(prompt: str | None, options: GenerateOptions, console: Console, progres
     console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
     for line in (*filter(None, [note]), *notes):
         console.print(line)
+    steps = timed(steps, progress, console)
     for number, tokens in enumerate(texts(steps, options.samples, tokenizer.eos, progress.count), 1):
         if options.samples > 1:
             yield f"== {number} of {options.samples}\n"
@@ -125,6 +103,7 @@ def _steps(subject: Subject, ids: list[int], sampling: Sampling, options: Genera
         key=jax.random.key(options.seed),
         # One text is read up to its end.
         stop=[end for end in eos if end < model.config.vocab] if options.samples > 1 else None,
+        policy=None if options.cache_policy == "auto" else options.cache_policy,
         window=options.window or None,
         first=options.first,
         renumber=renumber,

@@ -75,7 +75,7 @@ def tile_logits(
 
 
 def _products(q: Float[Array, "T D"], k: Float[Array, "S D"], options: Options) -> Float[Array, "T S"]:
-    """Return q kᵀ. A single query is a vector, because XLA:CPU copies a transposed k for a matrix of one row."""
+    """Return q kᵀ; a single query is a vector, for which compilers need no transposed copy of k."""
     if q.shape[0] == 1:
         return lax.dot_general(q[0], k, (((0,), (1,)), ((), ())), precision=options.precision)[None]
     return jnp.matmul(q, k.T, precision=options.precision)

@@ -1,8 +1,8 @@
 """Generation on a CPU, one layer at a time: all layers of a kind run one program on their own parameters.
 
-In a scan over stacked layers XLA:CPU copies the parameters of a layer before it multiplies by them, and the cache after
-every token. Here the parameters of a layer are views of the stacked ones, and its cache is written in place. Nothing
-else differs: the programs are those of `steps`, cut before the first and after the last layer.
+A scan over stacked layers copies the parameters of a layer before it multiplies by them, and the cache after every
+token. Here the parameters of a layer are views of the stacked ones, and its cache is written in place. Nothing else
+differs: the programs are those of `steps`, cut before the first and after the last layer.
 """
 
 import functools

@@ -7,8 +7,8 @@ policies decide which parameters the earlier tokens get:
     recompute   all tokens get the parameters of the current length, as in a forward pass over the text so far
 
 `stepwise` rotates the cached keys again in every step. `recompute` runs a forward pass over the text so far whenever
-the parameters change. If they do not change over the lengths of one generation, both policies give the same result and
-cost nothing extra.
+the parameters change, and is the default where they change at single lengths. If they do not change over the lengths of
+one generation, both policies give the same result and cost nothing extra.
 """
 
 import functools
