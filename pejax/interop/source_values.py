@@ -69,9 +69,10 @@ def _with_stored_rotation(source: Source, read: Reader) -> Source:
     exact = base ** -(np.arange(0, channels, 2) / channels)
     stored = [read(name, ()).astype(np.float64) for name in names]
     first = stored[0]
-    if any(x.shape != exact.shape or not np.all((x > 0) & np.isfinite(x)) or np.any(x != first) for x in stored):
-        rule = f"{names[0]} must hold {len(exact)} frequencies above 0, the same in all layers"
-        raise ValueError(f"{rule}, got {', '.join(str(x.shape) for x in stored)}"[:400])
+    for name, x in zip(names, stored, strict=True):
+        if x.shape != exact.shape or not np.all((x > 0) & np.isfinite(x)) or np.any(x != first):
+            rule = f"{name} must hold {len(exact)} frequencies above 0, the same in all layers"
+            raise ValueError(f"{rule}, got {x.tolist()}"[:400])
     if np.allclose(first, exact, rtol=1e-6, atol=0.0):
         return source
     factors = tuple((exact / first).tolist())

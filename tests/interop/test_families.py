@@ -190,6 +190,24 @@ def test_vectors_are_scaled_by_the_share_of_mask_tokens_in_their_document():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0, 0.5, 0.25], "inv_freq must hold 4 frequencies above 0, the same in all layers, got [1.0, 0.5, 0.25]"),
+        ([1.0, 0.5, 0.25, 0.0], "the same in all layers, got [1.0, 0.5, 0.25, 0.0]"),
+        ([1.0, 0.5, 0.25, np.nan], "the same in all layers, got [1.0, 0.5, 0.25, nan]"),
+    ],
+)
+def test_frequencies_that_cannot_be_are_refused(values, message, tmp_path):
+    folder = write(tmp_path / "a", "esm")
+    name = "esm.encoder.layer.0.attention.self.rotary_embeddings.inv_freq"
+    rewrite(folder, {**tensors(folder), name: np.asarray(values, np.float32)})
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011
+        load(folder)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.slow
 def test_layers_of_mimo_that_predict_later_tokens_are_carried(tmp_path):
     folder = write(tmp_path / "a", "qwen2")
     ids = np.arange(12)[None]

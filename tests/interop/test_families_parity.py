@@ -8,7 +8,7 @@ import pytest
 from test_interop_parity import ids_of, logits, made
 
 from pejax.interop import load, save
-from pejax.models import generate
+from pejax.models import generate, generate_answers
 from tests.support.hub_families import FAMILIES
 from tests.support.hub_folders import rewrite, run, tensors
 from tests.support.peers import peer
@@ -44,6 +44,16 @@ def test_tokens_made_step_by_step_are_those_of_transformers(name, folders):
     expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.ones((2, 12), dtype=torch.long), **options)
     ours = generate(load(folder)[0], jnp.asarray(ids), 12)
     np.testing.assert_array_equal(np.asarray(ours), expected[:, 12:].numpy())
+
+
+@pytest.mark.parametrize(("name", "start"), [("t5gemma", 2), ("umt5", 0)])
+def test_answers_made_step_by_step_are_those_of_transformers(name, start, folders):
+    theirs, folder = made(folders, name)
+    torch, ids = peer("torch"), ids_of(12)
+    options = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "decoder_start_token_id": start}
+    expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.ones((2, 12), dtype=torch.long), **options)
+    ours = generate_answers(load(folder)[0], jnp.asarray(ids), None, 10, start=start)
+    np.testing.assert_array_equal(np.asarray(ours), expected[:, 1:].numpy())
 
 
 @pytest.mark.parametrize("factor", [None, 2.0, 8.0])
