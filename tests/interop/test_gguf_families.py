@@ -13,6 +13,7 @@ from pejax.interop.command import main
 from pejax.interop.gguf_architectures import ARCHITECTURES
 from pejax.interop.gguf_file import GgufFile
 from pejax.interop.gguf_keys import Keys
+from pejax.interop.gguf_parts import part_paths
 from pejax.interop.gguf_splits import SPLITS
 from pejax.interop.gguf_tensors import neighbors
 from pejax.interop.gguf_tokenizer import KINDS
@@ -199,6 +200,7 @@ def refused(path: Path, message: str) -> None:
 
 def test_parts_that_do_not_fit(parts, tmp_path):
     _, values, folder = parts
+    assert part_paths(folder / "a-00002-of-00003.gguf") == sorted(folder.glob("*.gguf"))
     paths = [Path(shutil.copy(path, tmp_path)) for path in sorted(folder.glob("*.gguf"))]
     whole = paths[1].read_bytes()
     paths[1].unlink()
