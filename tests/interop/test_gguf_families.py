@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -99,6 +100,22 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
     source, read = open_source(path)
     assert source.config == source_from_config(config).config
     same_tensors(read, values)
+
+
+@pytest.mark.slow
+def test_experts_of_four_bits(tmp_path):
+    kind = gguf.GGMLQuantizationType.MXFP4
+    config = {**CONFIGS["gpt_oss"], "intermediate_size": 64, "head_dim": 16}
+    values = drawn_tensors(config)
+    source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values, kind=kind))
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    rounded = lambda value: gguf.dequantize(gguf.quantize(np.ascontiguousarray(value.swapaxes(1, 2)), kind), kind)
+    expected = np.empty_like(values[name])
+    expected[..., ::2], expected[..., 1::2] = (
+        rounded(values[name][..., start::2]).swapaxes(1, 2) for start in range(2)
+    )
+    np.testing.assert_array_equal(read(name, ()), expected)
+    assert (source.tensors[name].dtype, source.tensors[name].kind) == ("F32", "MXFP4")
 
 
 @pytest.mark.slow
