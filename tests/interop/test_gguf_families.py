@@ -102,6 +102,17 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
     same_tensors(read, values)
 
 
+def test_tensors_of_another_number_of_rows(tmp_path):
+    made = lambda name, shape, config: write_gguf(
+        tmp_path / "a.gguf", CONFIGS[config], values={}, more={"token_embd.weight": np.ones((97, 32), np.float32),
+                                                               name: np.ones(shape, np.float32)},
+    )  # fmt: skip
+    refused(made("blk.0.attn_qkv.weight", (63, 32), "llama"), "must have the rows of 8 heads of 8 channels, got 63")
+    refused(made("blk.0.ffn_up_exps.weight", (3, 48, 32), "mixtral"), "must have 4 experts on its first axis, got the")
+    refused(made("blk.0.ffn_down_exps.weight", (4, 48), "gpt_oss"), "must have 3 axes, got (4, 48)")
+    refused(made("blk.0.ffn_up_exps.bias", (4, 48), "gpt_oss"), "must hold blk.0.ffn_gate_exps.bias of the shape")
+
+
 @pytest.mark.slow
 def test_experts_of_four_bits(tmp_path):
     kind = gguf.GGMLQuantizationType.MXFP4
