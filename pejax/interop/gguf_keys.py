@@ -59,7 +59,7 @@ class Keys:
 
     def has(self, name: str) -> bool:
         """Whether the first layer has a tensor, such as "attn_q.bias", or one of queries, keys and values together."""
-        return any(f"blk.0.{found}" in self.file.tensors for found in (name, name.replace("attn_q.", "attn_qkv.")))
+        return any(f"blk.0.{tensor}" in self.file.tensors for tensor in (name, name.replace("attn_q.", "attn_qkv.")))
 
     def rows(self, name: str) -> int:
         """Return the number of rows of a tensor."""

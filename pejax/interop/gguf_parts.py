@@ -55,10 +55,10 @@ def _part(paths: Sequence[Path], number: int) -> GgufFile:
     if not path.exists():
         raise ValueError(f"{path.parent} must hold all {len(paths)} parts of the model, got no {path.name}")
     file = read_header(path)
-    said = (file.keys.get(NUMBER), file.keys.get(COUNT))
-    if said != (number, len(paths)):
+    own = (file.keys.get(NUMBER), file.keys.get(COUNT))
+    if own != (number, len(paths)):
         rule = f"{path} must be part {number} of {len(paths)}, counted from 0"
-        raise ValueError(f"{rule}, got {NUMBER} = {said[0]!r} and {COUNT} = {said[1]!r}"[:400])
+        raise ValueError(f"{rule}, got {NUMBER} = {own[0]!r} and {COUNT} = {own[1]!r}"[:400])
     return file
 
 

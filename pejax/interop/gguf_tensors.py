@@ -193,9 +193,13 @@ class _Tensor(NamedTuple):
 
     def _split(self, names: Mapping[str, str], leaf: str) -> Iterator[tuple[str, Origin]]:
         """Yield queries, keys and values of one tensor, where Hugging Face has three."""
-        attention, rest = self.layer.attention, self.file.tensors[self.name].shape[1:]
-        start, rows = 0, {"q": attention.heads, "k": attention.kv_heads, "v": attention.kv_heads}
-        for part, heads in rows.items():
+        attention, (rows, *rest) = self.layer.attention, self.file.tensors[self.name].shape
+        heads_of = {"q": attention.heads, "k": attention.kv_heads, "v": attention.kv_heads}
+        if rows != sum(heads_of.values()) * attention.head_dim:
+            rule = f"must have the rows of {sum(heads_of.values())} heads of {attention.head_dim} channels"
+            raise ValueError(f"{self.file.path}: {self.name} {rule}, got {rows}")
+        start = 0
+        for part, heads in heads_of.items():
             stop = start + heads * attention.head_dim
             origin = Origin((self.name,), (stop - start, *rest), slice(start, stop))
             theirs = names.get(part, self.name).replace("{n}", self.number)

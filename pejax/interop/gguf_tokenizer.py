@@ -110,13 +110,13 @@ def _merges(vocabulary: Vocabulary, vocab: Mapping[str, int]) -> list[list[str]]
         return merges
     by_order = str(vocabulary.keys.get("general.architecture", "")).startswith("gemma")
     scores = range(0, -len(vocab), -1) if by_order else vocabulary.scores()
-    found = [
+    pairs = [
         (-scores[number], -len(left), -len(right), left, right)
         for token, number in vocab.items()
         for left, right in _halves(token, vocab)
     ]
-    found.sort(key=lambda pair: pair[:3])
-    return [[left, right] for *_, left, right in found]
+    pairs.sort(key=lambda pair: pair[:3])
+    return [[left, right] for *_, left, right in pairs]
 
 
 def _halves(token: str, vocab: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from pejax.interop.command import main
 from pejax.interop.gguf_architectures import ARCHITECTURES
 from pejax.interop.gguf_file import GgufFile
 from pejax.interop.gguf_keys import Keys
+from pejax.interop.gguf_parts import part_paths
 from pejax.interop.gguf_splits import SPLITS
 from pejax.interop.gguf_tensors import neighbors
 from pejax.interop.gguf_tokenizer import KINDS
@@ -98,6 +100,33 @@ def test_queries_keys_and_values_may_be_one_tensor(tmp_path):
     source, read = open_source(path)
     assert source.config == source_from_config(config).config
     same_tensors(read, values)
+
+
+def test_tensors_of_another_number_of_rows(tmp_path):
+    made = lambda name, shape, config: write_gguf(
+        tmp_path / "a.gguf", CONFIGS[config], values={}, more={"token_embd.weight": np.ones((97, 32), np.float32),
+                                                               name: np.ones(shape, np.float32)},
+    )  # fmt: skip
+    refused(made("blk.0.attn_qkv.weight", (63, 32), "llama"), "must have the rows of 8 heads of 8 channels, got 63")
+    refused(made("blk.0.ffn_up_exps.weight", (3, 48, 32), "mixtral"), "must have 4 experts on its first axis, got the")
+    refused(made("blk.0.ffn_down_exps.weight", (4, 48), "gpt_oss"), "must have 3 axes, got (4, 48)")
+    refused(made("blk.0.ffn_up_exps.bias", (4, 48), "gpt_oss"), "must hold blk.0.ffn_gate_exps.bias of the shape")
+
+
+@pytest.mark.slow
+def test_experts_of_four_bits(tmp_path):
+    kind = gguf.GGMLQuantizationType.MXFP4
+    config = {**CONFIGS["gpt_oss"], "intermediate_size": 64, "head_dim": 16}
+    values = drawn_tensors(config)
+    source, read = open_source(write_gguf(tmp_path / "a.gguf", config, values=values, kind=kind))
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    rounded = lambda value: gguf.dequantize(gguf.quantize(np.ascontiguousarray(value.swapaxes(1, 2)), kind), kind)
+    expected = np.empty_like(values[name])
+    expected[..., ::2], expected[..., 1::2] = (
+        rounded(values[name][..., start::2]).swapaxes(1, 2) for start in range(2)
+    )
+    np.testing.assert_array_equal(read(name, ()), expected)
+    assert (source.tensors[name].dtype, source.tensors[name].kind) == ("F32", "MXFP4")
 
 
 @pytest.mark.slow
@@ -199,6 +228,7 @@ def refused(path: Path, message: str) -> None:
 
 def test_parts_that_do_not_fit(parts, tmp_path):
     _, values, folder = parts
+    assert part_paths(folder / "a-00002-of-00003.gguf") == sorted(folder.glob("*.gguf"))
     paths = [Path(shutil.copy(path, tmp_path)) for path in sorted(folder.glob("*.gguf"))]
     whole = paths[1].read_bytes()
     paths[1].unlink()

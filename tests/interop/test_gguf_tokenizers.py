@@ -97,6 +97,20 @@ def keys_of(tokens, **more):
     return {f"tokenizer.ggml.{name}": value for name, value in values.items()}
 
 
+def test_tokens_around_a_text():
+    of_bytes = {"model": "gpt2", "scores": [], "merges": [], "bos_token_id": 1, "eos_token_id": 2}
+    around = lambda pre, **keys: tokenizer_of(
+        Path("x"), keys_of(PIECES_OF_LLAMA, **{**of_bytes, "pre": pre, **keys})
+    ).content["post_processor"]
+    ids = lambda part: [token.get("SpecialToken", token.get("Sequence"))["id"] for token in part]
+    assert around("qwen2") is None
+    assert ids(around("llama-bpe")["single"]) == ["<s>", "A"]
+    assert around("llama-bpe", add_bos_token=False) is None
+    roberta = around("roberta-bpe", add_bos_token=True, add_eos_token=True, add_sep_token=True)
+    assert ids(roberta["single"]) == ["<s>", "A", "</s>"]
+    assert ids(roberta["pair"]) == ["<s>", "A", "</s>", "</s>", "B", "</s>"]
+
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2581the", "n", "\u2581caf", "e", "\u2581,"]
 
 

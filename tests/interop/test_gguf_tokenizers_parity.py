@@ -87,6 +87,17 @@ def test_bytes(pre, tmp_path):
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text).ids, skip_special_tokens=False)
 
 
+def test_a_mask_takes_the_spaces_before_it(tmp_path):
+    tokenizers = peer("tokenizers")
+    theirs = trained(library("RobertaTokenizer").backend_tokenizer)
+    mask = tokenizers.AddedToken("<mask>", lstrip=True, normalized=False, special=True)
+    theirs.add_special_tokens([mask])
+    keys = of_bytes(theirs, "roberta-bpe", mask_token_id=theirs.token_to_id("<mask>"))
+    ours = loaded(tmp_path, **keys)
+    for text in (HOSTILE, "a  <mask> b", "<mask>"):
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+
 def as_llama(prefixed: bool):
     """Return a trained tokenizer of SentencePiece's pairs, as in the tokenizer.json of Llama 2 or of Gemma."""
     tokenizers = peer("tokenizers")

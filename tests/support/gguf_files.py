@@ -60,9 +60,9 @@ def renamed(family: str, values: Mapping[str, np.ndarray], config: TransformerCo
     result: dict[str, np.ndarray] = {}
     for full_name, value in _whole(values):
         name = full_name.removeprefix(PREFIXES.get(family, ""))
-        found = names.get_name(name, try_suffixes=(".weight", ".bias")) or names.get_name(name)
-        assert found is not None, name
-        module = found.split(".")[-2]
+        target = names.get_name(name, try_suffixes=(".weight", ".bias")) or names.get_name(name)
+        assert target is not None, name
+        module = target.split(".")[-2]
         for letter, heads in (("q", attention.heads), ("k", attention.kv_heads)):
             if family in PERMUTED and module == f"attn_{letter}":
                 value = neighbors(value, heads)
@@ -70,9 +70,9 @@ def renamed(family: str, values: Mapping[str, np.ndarray], config: TransformerCo
             value = value + np.float32(1)
         if family in GROUPED and module == "attn_qkv":
             value = one_after_the_other(value, attention.heads, attention.kv_heads)
-        if family == "gpt2" and value.ndim == 2 and "blk." in found:
+        if family == "gpt2" and value.ndim == 2 and "blk." in target:
             value = value.T
-        result[found] = value
+        result[target] = value
     return result
 
 
