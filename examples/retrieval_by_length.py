@@ -130,12 +130,12 @@ def draw(shares: dict[str, Sequence[float]], path: str) -> None:
     for name, values in shares.items():
         axes.plot(LENGTHS, values, "o-", label=labels.get(name, name))
     axes.axvline(TRAINED, color="0.6", linestyle=":")
-    axes.text(TRAINED, axes.get_ylim()[0], " trained length", color="0.4", va="bottom")
+    axes.text(TRAINED, 0.97, "trained length ", color="0.4", ha="right", va="top", transform=axes.get_xaxis_transform())
     axes.axhline(1 / CANDIDATES, color="0.6", linestyle="--", label="chance")
     axes.set(xscale="log", xlabel="words of a passage", ylabel=f"following passage found, of {CANDIDATES}")
     axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
     axes.minorticks_off()
-    axes.legend()
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.1))
     figure.savefig(path, dpi=150)
 
 
