@@ -56,8 +56,9 @@ from pejax._placement import grids, layouts, order, pictures, sequence, videos, 
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
 from pejax.interop import heads, pooling, predictions, text_batches
-from pejax.models.generation import prompts, sampling
+from pejax.models.generation import prompts, sampling, steps
 from pejax.models.networks import vit
+from pejax.models.stack import cache
 from tests.attention import (
     test_attention,
     test_attention_errors,
@@ -86,7 +87,14 @@ from tests.encodings import (
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
 from tests.interop import test_pooling
-from tests.models import test_generate_traced, test_input_positions, test_patches, test_sampling
+from tests.models import (
+    test_by_layer,
+    test_generate,
+    test_generate_traced,
+    test_input_positions,
+    test_patches,
+    test_sampling,
+)
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_order, test_placement
 from tests.support import laws
@@ -502,6 +510,22 @@ MUTANTS = {
         "(k_high, q_low)) if whole else",
         "(k_high, q_low)) if 1 else",
         BLOCKS,
+    ),
+    "generate: a single query sees other documents and empty slots": (
+        cache.one_query,
+        "jnp.where(own, ",
+        "jnp.where(own | True, ",
+        [functools.partial(test_generate.test_cached_decoding_is_the_full_forward_pass, "rope")],
+    ),
+    "generate: recomputed where parameters change at every length": (
+        steps.policy_by_changes,
+        "not (changes[1:] & changes[:-1]).any()",
+        "True",
+        [
+            functools.partial(
+                test_by_layer.test_the_policy_follows_how_often_parameters_change, test_by_layer.GROWING, "stepwise"
+            )
+        ],
     ),
     "generate: prompts padded on the right": (
         prompts.rounded_prompts,

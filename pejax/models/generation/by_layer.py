@@ -19,7 +19,6 @@ from jaxtyping import Array, Bool, Float
 from pejax._ops.backend import platform
 from pejax.models.execution import Execution
 from pejax.models.generation.steps import (
-    LENGTH_INDEPENDENT,
     Request,
     Settings,
     Text,
@@ -109,8 +108,8 @@ def _programs(static: Any, tree: Any, settings: Settings) -> _Programs:
 
     def entered(model: Decoder, text: Text, turn: Turn) -> tuple[Text, Array, LayerContext]:
         x, context, cache = model.stack.begin(model.embedding(turn.ids), turn.tokens, turn.extent, cache=text.cache)
-        extent = None if settings.policy == LENGTH_INDEPENDENT else turn.extent
-        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent)
+        extent = None if settings.settled else turn.extent
+        return text._replace(cache=cache), x, context._replace(execution=None, extent=extent, settled=None)
 
     @jax.jit
     def begin(leaves: list[Array], request: Request) -> tuple[Text, Array, LayerContext]:
@@ -151,21 +150,21 @@ def _layers(model: Decoder, settings: Settings) -> list[tuple[Callable, list[Arr
         static, params = nnx.split(layers.stacked(body))
         stacked, tree = jax.tree.flatten((params, layers.constants(body)))
         common, common_tree = jax.tree.flatten(shared[body.encoding])
-        run = _layer_program(static, tree, common_tree, settings.policy == LENGTH_INDEPENDENT)
+        run = _layer_program(static, tree, common_tree, settings.settled)
         views = zip(*map(_rows, stacked), strict=True)
         by_layer |= {layer: (run, [*own, *common]) for layer, own in zip(body.layers, views, strict=True)}
     return [by_layer[layer] for layer in range(len(layers.rates))]
 
 
 @functools.lru_cache(maxsize=32)
-def _layer_program(static: Any, tree: Any, shared_tree: Any, independent: bool) -> Callable:
+def _layer_program(static: Any, tree: Any, shared_tree: Any, settled: bool) -> Callable:
     """Return the program that all layers of a kind run."""
 
     @functools.partial(jax.jit, donate_argnums=1)
     def run(operands: list[Array], cache: LayerCache, x: Array, context: LayerContext) -> tuple[Array, LayerCache]:
         params, constants = tree.unflatten(operands[: tree.num_leaves])
         shared = shared_tree.unflatten(operands[tree.num_leaves :])
-        context = context._replace(extent=1) if independent else context
+        context = context._replace(settled=settled, **({"extent": 1} if settled else {}))
         return layer_step(Execution(), context, shared, static)(x, (params, cache, None, constants))  # pyright: ignore[reportReturnType]
 
     return run

@@ -44,6 +44,11 @@ class Settings(NamedTuple):
     logprobs: bool = False
 
     @property
+    def settled(self) -> bool:
+        """Whether encodings have the same parameters at all lengths of the generation."""
+        return self.policy == LENGTH_INDEPENDENT
+
+    @property
     def most(self) -> int:
         """The largest length that the encoding counts."""
         rolling = self.rolling
@@ -106,12 +111,14 @@ class Turn(NamedTuple):
         tokens: their positions.
         extent: the length or lengths that encodings adapt to.
         place: index of the token after which the new one comes.
+        settled: whether encodings have the parameters of this extent at all lengths.
     """
 
     ids: Int[Array, "B T"]
     tokens: TokenPositions
     extent: Extent
     place: int | Int[Array, ""]
+    settled: bool = False
 
 
 def opened(model: Decoder, request: Request, settings: Settings) -> Text:
@@ -134,15 +141,15 @@ def prompt_turn(text: Text, length: int, settings: Settings) -> Turn:
         "stepwise": settings.extent(tokens.positions),
         "recompute": tokens.positions[:, -1] + 1,
     }
-    return Turn(text.ids[:, :length], tokens, extent[settings.policy], length - 1)
+    return Turn(text.ids[:, :length], tokens, extent[settings.policy], length - 1, settings.settled)
 
 
 def next_turn(text: Text, slot: Array, settings: Settings) -> tuple[Text, Turn]:
     """Return the text with its newest token in a slot, and the turn of that token."""
     ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
     token = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, axis=1), text.slots)
-    extent = 1 if settings.policy == LENGTH_INDEPENDENT else settings.extent(token.positions)[:, 0]
-    return text._replace(ids=ids), Turn(text.new[:, None], token, extent, 0)
+    extent = 1 if settings.settled else settings.extent(token.positions)[:, 0]
+    return text._replace(ids=ids), Turn(text.new[:, None], token, extent, 0, settings.settled)
 
 
 def whole_turn(text: Text, slot: Array, extent: Extent) -> tuple[Text, Turn]:
@@ -156,7 +163,7 @@ def whole_turn(text: Text, slot: Array, extent: Extent) -> tuple[Text, Turn]:
 def take(model: Decoder, text: Text, turn: Turn) -> tuple[Float[Array, "B 1 C"], Cache]:
     """Return the states at the turn's place after all layers, and the cache with the turn's tokens."""
     x = model.embedding(turn.ids)
-    x, cache = model.stack(x, turn.tokens, turn.extent, cache=text.cache)
+    x, cache = model.stack(x, turn.tokens, turn.extent, cache=text.cache, settled=turn.settled)
     return jax.lax.dynamic_slice_in_dim(x, turn.place, 1, axis=1), cache  # pyright: ignore[reportReturnType]
 
 
@@ -192,8 +199,7 @@ def _read_by_blocks(
     would need keys at different positions (`rolls_blocks`).
     """
     remainder = turn.ids.shape[1] - rolling.slots
-    independent = settings.policy == LENGTH_INDEPENDENT
-    lengths = 1 if independent else settings.extent(turn.tokens.positions)
+    lengths = 1 if turn.settled else settings.extent(turn.tokens.positions)
     size = min(BLOCK, remainder) if model.stack.rolls_blocks(rolling, lengths) else 1
     padding = -remainder % size  # padding on the left makes the rest whole blocks
     ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (padding, 0))), (turn.ids, turn.tokens))
@@ -204,8 +210,8 @@ def _read_by_blocks(
     def read_block(cache: Cache, start: Array | int, count: int) -> tuple[Cache, Array]:
         block, own_mask = part(start, count)
         lengths = settings.extent(own_mask.positions)
-        extent = 1 if independent else lengths[:, 0] if count == 1 else lengths
-        x, cache = model.stack(model.embedding(block), own_mask, extent, cache=cache)  # pyright: ignore[reportAssignmentType]
+        extent = 1 if turn.settled else lengths[:, 0] if count == 1 else lengths
+        x, cache = model.stack(model.embedding(block), own_mask, extent, cache=cache, settled=turn.settled)  # pyright: ignore[reportAssignmentType]
         return cache, x[:, -1:]
 
     cache, x = read_block(cache, 0, rolling.slots)

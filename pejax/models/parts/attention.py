@@ -3,6 +3,7 @@
 The layers are the same for every encoding: `attend` applies the encoding.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from pejax._attention.core.options import narrower
 from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._record.dims import Dims
-from pejax._record.encoding import Encoding, Extent, Params, layer_params, merge_params, rotate_keys
+from pejax._record.encoding import Encoding, Extent, Params, adapt, layer_params, merge_params, rotate_keys
 from pejax._tokens.positions import TokenPositions, rotary_positions
 from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
@@ -59,6 +60,7 @@ class LayerContext(NamedTuple):
         cross_context: the inputs of cross-attention; None = there is none.
         condition: a vector per example, which adaptive norms read; None = there is none.
         execution: device mesh, sharding and rematerialization.
+        settled: whether encodings keep the parameters of this extent, one length, for as long as the cache is used.
     """
 
     shared: Params
@@ -70,6 +72,7 @@ class LayerContext(NamedTuple):
     cross_context: CrossContext | None = None
     condition: Float[Array, "B C"] | None = None
     execution: Execution = Execution()
+    settled: bool = False
 
 
 def batch_axes(context: LayerContext, axes: int) -> Any:
@@ -87,7 +90,7 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
     tokens = None if context.tokens is None else _token_axes(context.tokens, axes)
     condition = None if context.condition is None else 0
     extent = _extent_axis(context.extent)
-    return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1)  # pyright: ignore[reportArgumentType]
+    return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1, settled=-1)  # pyright: ignore[reportArgumentType]
 
 
 def _token_axes(tokens: TokenPositions, axes: int) -> Any:
@@ -164,6 +167,8 @@ class SelfAttention(nnx.Module):
         params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
+        if context.settled:
+            encoding, params = _without_adapt(encoding), adapt(encoding, params, context.extent)
         step = context.rolling
         # A cached key may be rotated once and for all, unless later steps give it another position.
         keys_are_rotated = cache is not None and caches_rotated_keys(encoding) and not (step and step.rolling.renumber)
@@ -271,6 +276,12 @@ def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | No
         "head": ((dim,), (None,)), "heads": ((heads, dim), ("heads", None)), "all": ((heads * dim,), ("heads",)),
     }[attention.qk_norm_over]  # fmt: skip
     return make(norm, *shape, axes=axes)
+
+
+@functools.cache
+def _without_adapt(encoding: Encoding) -> Encoding:
+    """Return the encoding of parameters that are adapted already."""
+    return dataclasses.replace(encoding, adapt=None)
 
 
 class CrossAttention(nnx.Module):

@@ -56,6 +56,7 @@ class Stack(Layered):
         cache: Cache | None = None,
         cross_context: CrossContext | None = None,
         execution: Execution = Execution(),
+        settled: bool = False,
     ) -> tuple[Float[Array, "B T C"], Cache | None]:
         """Return the normalized states after the last layer, and the cache with these tokens added.
 
@@ -66,11 +67,14 @@ class Stack(Layered):
             cache: keys and values of earlier tokens; None = no cache.
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
+            settled: whether encodings have the same parameters at this extent, one length, and at all other lengths of
+                the text in the cache, which holds rotated keys then.
 
         Raises:
             ValueError: a cache without tokens, or tokens that it cannot take.
         """
-        x, context, after = self.begin(x, tokens, extent, cache=cache, cross_context=cross_context, execution=execution)
+        options = {"cross_context": cross_context, "execution": execution, "settled": settled}
+        x, context, after = self.begin(x, tokens, extent, cache=cache, **options)
         x, layers = self.layers(x, context, None if cache is None else cache.layers, shared=self.shared_params())
         return self.end(x), None if after is None else after._replace(layers=layers)
 
@@ -83,6 +87,7 @@ class Stack(Layered):
         cache: Cache | None = None,
         cross_context: CrossContext | None = None,
         execution: Execution = Execution(),
+        settled: bool = False,
     ) -> tuple[Float[Array, "B T C"], LayerContext, Cache | None]:
         """Return what the first layer gets, the inputs of all layers, and the cache after them, but for its layers.
 
@@ -92,6 +97,7 @@ class Stack(Layered):
         positions = jnp.arange(x.shape[1], dtype=jnp.int32) if tokens is None else tokens.positions
         x = normed(self.embed_norm, self._embed(execution.shard_states(x), positions, extent))
         context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
+        context = context._replace(settled=settled)
         if cache is None:
             return x, context, None
         if tokens is None:
