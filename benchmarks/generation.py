@@ -90,7 +90,7 @@ def child(side: str, folder: str, options: argparse.Namespace) -> dict[str, Any]
     environment |= kept if side == SIDES[1] else {}
     command = [sys.executable, "-m", "benchmarks.generation", f"--side={side}", f"--model={folder}/model",
                f"--prompt={options.prompt}", f"--tokens={options.tokens}"]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
     if done.returncode:
         raise SystemExit(f"error: {side} ended with status {done.returncode}: {done.stderr.splitlines()[-1:]}")
     return json.loads(done.stdout.splitlines()[-1])

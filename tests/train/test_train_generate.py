@@ -158,7 +158,7 @@ def test_models_that_are_refused(tmp_path, folder, capsys):
         "nothing must be a folder with config.json and safetensors files, or a GGUF file, got nothing there"
         in refused(capsys, lambda: main(["a", f"--model={tmp_path}/nothing"]))
     )
-    assert "tokenizer.ggml.model must be one of gpt2; others are not read yet, got None" in refused(
+    assert "tokenizer.ggml.model must be one of gpt2, llama, bert, t5; others are not read yet, got None" in refused(
         capsys, lambda: main(["a", f"--model={write_gguf(tmp_path / 'a.gguf', folder)}"])
     )
 
@@ -225,9 +225,11 @@ def test_a_run_has_the_tokenizer_of_its_data_which_the_user_names(tmp_path, caps
 
 
 def test_the_rate_leaves_out_what_waits_for_a_program():
-    progress = Progress(asked=1.0, times=[3.0, 5.0, 5.5, 6.0, 6.5], compiled=1.75)
+    progress = Progress(asked=1.0, times=[3.0, 5.0, 5.5, 6.0, 6.5], tokens=5, compiled=1.75)
     assert f"{progress}" == "5 tokens · the first after 2.00 s, 1.75 s of them to compile · then 2.0 tokens per second"
-    assert f"{Progress(1.0, [3.0])}" == "1 token · the first after 2.00 s, 0.00 s of them to compile"
+    of_two = Progress(asked=1.0, times=[3.0, 5.0, 5.5, 6.0], tokens=7, texts=2)
+    assert f"{of_two}".endswith("then 4.0 tokens per second")
+    assert f"{Progress(1.0, [3.0], 1)}" == "1 token · the first after 2.00 s, 0.00 s of them to compile"
     assert f"{Progress()}" == "0 tokens"
 
 

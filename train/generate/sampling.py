@@ -22,7 +22,11 @@ def sampling_of(options: GenerateOptions, vocab: int) -> tuple[Sampling, list[st
         warnings.simplefilter("always")
         own = interop.load_sampling(options.model)
     own = own._replace(top_k=min(own.top_k, vocab))
-    given = {name: getattr(options, name) for name in Sampling._fields if getattr(options, name) is not None}
+    said = (
+        options.temperature, options.top_k, options.top_p, options.min_p, options.repetition_penalty,
+        options.presence_penalty, options.frequency_penalty,
+    )  # fmt: skip
+    given = {name: value for name, value in zip(Sampling._fields, said, strict=True) if value is not None}
     sampling = own._replace(**given)
     check_sampling(sampling, vocab)
     if sampling.temperature == 0:
