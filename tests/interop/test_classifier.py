@@ -9,7 +9,7 @@ from pejax.interop.classifier_folder import _default_activation, _labels
 from pejax.interop.heads import HEADS, find_head
 from pejax.interop.text_batches import require_texts
 from tests.support.hub_folders import rewrite, tensors, write
-from tests.support.text_folders import PAIRS, add_tokenizer, write_json
+from tests.support.text_folders import add_tokenizer, write_json
 
 SEQUENCE = "BertForSequenceClassification"
 RNG = np.random.default_rng(0)
@@ -37,15 +37,15 @@ def reranker(folder):
 
 def test_a_reranker_scores_pairs_by_types_of_their_tokens(reranker):
     """The pair is not the two texts in one, and its score is the logit after the sigmoid."""
-    logits = reranker.logits([*PAIRS, "w1 w2 w3 w4 w5"])
+    pairs = [("w1 w2", text) for text in ("w3 w4 w5", "w6", "w7 w8", "w9")]  # four rows each time: one program
+    logits = reranker.logits(pairs)
     assert logits.shape == (4, 1)
     assert logits.dtype == np.float32
-    assert abs(logits[0, 0] - logits[3, 0]) > 1e-3
-    texts = [second for _, second in PAIRS] + ["w9"]
-    expected = reranker.logits([("w1 w2", text) for text in texts])[:, 0]
-    np.testing.assert_allclose(reranker.score("w1 w2", texts), 1 / (1 + np.exp(-expected)), rtol=1e-5)
-    (first, *_) = reranker.predict([("w1 w2", text) for text in texts])
-    assert first == ("LABEL_0", pytest.approx(1 / (1 + np.exp(-expected[0]))), None, None)
+    assert abs(logits[0, 0] - reranker.logits(["w1 w2 w3 w4 w5"] * 4)[0, 0]) > 1e-3
+    scores = 1 / (1 + np.exp(-logits[:, 0]))
+    np.testing.assert_allclose(reranker.score("w1 w2", [text for _, text in pairs]), scores, rtol=1e-5)
+    (first, *_) = reranker.predict(pairs)
+    assert first == ("LABEL_0", pytest.approx(scores[0]), None, None)
 
 
 def test_wrong_inputs(reranker):
