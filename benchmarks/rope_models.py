@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.rope_code import Case, Rotation, default_configurations, difference, layer_types, source
 from pejax.encodings import PRESETS
-from pejax.interop.any_rope import read_any_rope
+from pejax.interop.any_rope import OF_IMAGES, read_any_rope
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import Config
 from pejax.interop.rope_models import MODELS
@@ -186,7 +186,7 @@ def table(cases: Iterable[Case]) -> dict[str, dict[str, Any]]:
     models = {}
     for _, config, keys in cases:
         name = config.model_type
-        if not name or name in ARCHITECTURES or name in UNREADABLE or name in models:
+        if not name or name in {*ARCHITECTURES} - {*OF_IMAGES} or name in UNREADABLE or name in models:
             continue
         if name in BY_PRESET:
             options = {key: value for key, value in PRESETS[BY_PRESET[name]].options.items() if key != "base"}

@@ -216,7 +216,8 @@ def candidates(operands: Operands, implementation: str | None) -> tuple[str, ...
     short, kernels = PREFERENCES[platform()]
     if "cpu" in kernels and on_automatic_axes(operands.q):
         kernels = ("blockwise", *kernels)  # a loop over the batch would gather what is split over it
-    is_short = operands.q.shape[-2] * operands.k.shape[-2] <= short
+    queries, keys = operands.q.shape[-2], operands.k.shape[-2]
+    is_short = queries * keys <= short or (queries == 1 and "cpu" in kernels)
     return ("dense", *kernels) if is_short else (*kernels, "dense")
 
 

@@ -55,6 +55,23 @@ def product_in_type(
     return _product(narrow, x, kernel, bias).astype(x.dtype)
 
 
+def product_with_rows(
+    x: Float[Array, "*B C"], rows: Float[Array, "N C"], bias: Float[Array, " N"] | None = None
+) -> Float[Array, "*B N"]:
+    """Return `x @ rows.T + bias`, summed and returned in at least 32 bits.
+
+    For a single vector XLA:CPU reads the rows in their order in memory, where it may copy, or stride through, a
+    transposed matrix of the same numbers, which takes up to nine times as long.
+
+    Args:
+        x: any leading axes.
+        rows: matrix of any type; multiplied in the type of x.
+        bias: bias of any type.
+    """
+    output = _contract(x, rows.astype(x.dtype), (x.ndim - 1,), (1,))
+    return output if bias is None else output + bias.astype(output.dtype)
+
+
 def _product(narrow: bool, x: Array, kernel: Array, bias: Array | None) -> Array:
     """Return `x @ kernel + bias`, in the type of x or, if that is not to be `narrow`, in at least 32 bits."""
     return differentiable(PRODUCT, narrow, (x, kernel, bias))

@@ -108,7 +108,7 @@ def _cos_sin(
     positions: Num[Array, "*BT A"], frequencies: Float[Array, "A *K F"], materialize: bool
 ) -> tuple[Float[Array, "*BTK F"], Float[Array, "*BTK F"]]:
     """Return cos and sin of `sum_a positions_a · frequencies_a`, with a float32 derivative."""
-    if not materialize or are_open(positions):  # its loop has two halves of a known size
+    if not materialize or are_open(positions) or positions.size == positions.shape[-1]:  # its loop has two halves
         return _fused_cos_sin(positions, frequencies)
     return jax.lax.platform_dependent(positions, frequencies, cpu=_in_halves, default=_fused_cos_sin)
 

@@ -21,6 +21,9 @@ from pejax.interop.rope import (
 )
 from pejax.interop.rope_models import MODELS, UNREADABLE
 
+OF_IMAGES = tuple(f"{name}{part}" for name in ("qwen2_vl", "qwen3_vl") for part in ("", "_text"))
+"""Types that `load` reads as models of text alone; here their channels turn with several axes."""
+
 KINDS = (*TYPES, "mrope", "proportional", "axial")
 """The types of scaling that are read here."""
 

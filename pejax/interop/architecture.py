@@ -25,23 +25,26 @@ class Part(NamedTuple):
 
 
 ENDS = {
-    "table": ("embedding.table", "V C"), "types": ("embedding.types", "types C"),
-    "position": ("stack.position.table_0", "L C"), "relative": ("stack.position.heads.table", "buckets H"),
-    "embed_norm": ("stack.embed_norm", "C"), "norm": ("stack.norm", "C"), "head": ("head", "V C"),
-    "head_bias": ("head.bias", "V"), "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
+    "table": ("embedding.table", "V C"), "source_table": ("source_embedding.table", "V C"),
+    "types": ("embedding.types", "types C"), "position": ("stack.position.table_0", "L C"),
+    "relative": ("stack.position.heads.table", "buckets H"), "embed_norm": ("stack.embed_norm", "C"),
+    "norm": ("stack.norm", "C"), "head": ("head", "V C"), "head_bias": ("head.bias", "V"),
+    "dense": ("head.dense", "C C"), "dense_norm": ("head.norm", "C"),
 }  # fmt: skip
 """Paths and shapes of the parts of a text model outside its layers."""
 
 LAYER = {
-    # attention and cross-attention; Transformer-XL's has u, v_r and w_r, too
+    # attention and cross-attention; Transformer-XL's has u, v_r and w_r, too, and UMT5's a table of its own
     "q": ("attention.qkv", "H·D C"), "k": ("attention.qkv", "K·D C"), "v": ("attention.qkv", "K·D C"),
     "qkv": ("attention.qkv", "(H+2K)·D C"), "o": ("attention.out", "C H·D"), "q_norm": ("attention.norm_q", "D"),
     "k_norm": ("attention.norm_k", "D"), "sinks": ("attention.sinks", "H"), "u": ("attention.position.heads.u", "H D"),
     "v_r": ("attention.position.heads.v", "H D"), "w_r": ("attention.position.heads.w_r", "C H D"),
+    "layer_relative": ("attention.position.heads.table", "buckets H"),
     "cross_q": ("cross.q", "H·D C"), "cross_k": ("cross.kv", "K·D C"), "cross_v": ("cross.kv", "K·D C"),
     "cross_o": ("cross.out", "C H·D"),
     # MLP of M inner channels, router of E experts, factors of branches, norms
-    "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
+    "up": ("mlp.up", "M C"), "gate": ("mlp.gate", "M C"), "gate_up": ("mlp.gate", "2M C"),
+    "up_gate": ("mlp.gate", "2M C"), "down": ("mlp.down", "C M"),
     "router": ("mlp.router", "E C"), "scale_attention": ("scale_attention", "C"), "scale_mlp": ("scale_mlp", "C"),
     **{name: (name, "C") for branch in ("attention", "cross", "mlp")
        for name in (f"norm_{branch}", f"norm_{branch}_after", f"norm_{branch}_sum")},
@@ -49,8 +52,9 @@ LAYER = {
 """Paths and shapes of the parts of a layer."""
 
 VISION = {
-    "patch": ("patch", "C channels patch patch"), "cls": ("cls", "1 C"), "registers": ("registers", "R C"),
-    "cls_head": ("head", "classes C"), "distilled_head": ("distilled_head", "classes C"),
+    "patch": ("patch", "C channels patch patch"), "patch_norm": ("patch_norm", "C"), "cls": ("cls", "1 C"),
+    "registers": ("registers", "R C"), "cls_head": ("head", "classes C"),
+    "distilled_head": ("distilled_head", "classes C"),
     "frequencies": ("attention.position.frequencies", "2 layers H D/2"),
 }  # fmt: skip
 """Paths and shapes of the parts that only a vision transformer has; its layers are those of `LAYER`."""
@@ -94,10 +98,15 @@ class Architecture(NamedTuple):
             the file.
         flat_patches: whether the kernel of the patches in the file is that of a linear layer, not of a convolution.
         by_head: whether linear layers of attention are `(in, heads, channels)`, without `.weight`, as XLNet's.
+        turns_back: whether channels are rotated in the other direction, as in nanochat: the halves of the heads of
+            queries and keys change places.
         experts: "each" = every expert has tensors of its own; "stacked" = one tensor holds all experts (gpt-oss).
         copies: tensors that repeat another one, in files that have such copies: name of the copy -> of the original.
         fixed: tensors that are not used and must have certain values: for each, a regular expression that matches its
             name, and a function that returns the values.
+        stored_rotation: regular expression of the names of tensors with the radians per token of all pairs of channels,
+            which are obeyed where they are not those of config.json (rounded ones in ESM-2). They must be `ignored`,
+            too. "" = no such tensors.
         by_layer: function from the config of a layer to names that replace those of `names` in it.
     """
 
@@ -112,9 +121,11 @@ class Architecture(NamedTuple):
     batched: bool = False
     flat_patches: bool = False
     by_head: bool = False
+    turns_back: bool = False
     experts: str = "each"
     copies: Mapping[str, str] = {}
     fixed: tuple[tuple[str, Callable[[ModelConfig], np.ndarray]], ...] = ()
+    stored_rotation: str = ""
     inside: tuple[Mapping[str, str], ...] = ()
     by_layer: Callable[[LayerConfig], Mapping[str, str]] = lambda layer: {}
     neutral: Mapping[str, Any] = {}
@@ -125,7 +136,8 @@ def of_encoder(architecture: Architecture) -> Architecture:
     """Return the architecture of an encoder-decoder's encoder alone."""
     without_stack = lambda names: {part.removeprefix("encoder."): name for part, name in names.items()}
     by_layer = lambda layer: without_stack(architecture.by_layer(layer))
-    return architecture._replace(names=without_stack(architecture.names), by_layer=by_layer)
+    names = without_stack(architecture.names)
+    return architecture._replace(names={**names, "table": names.get("source_table", names["table"])}, by_layer=by_layer)
 
 
 def if_gated(names: Mapping[str, str]) -> Callable[[LayerConfig], Mapping[str, str]]:

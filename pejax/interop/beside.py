@@ -2,12 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pejax.interop.gguf_file import read_header
 from pejax.interop.tokenizer import load_tokenizer
+from pejax.interop.tokenizer_settings import settings_of_gguf
 
 KEPT = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
@@ -16,7 +16,7 @@ KEPT = (
     *("chat_template.json", "chat_template.jinja", "additional_chat_templates/*.jinja", "generation_config.json"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     # those of sentence-transformers; a module such as 2_Dense has weights of its own
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json"),
+    *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json", "[0-9]*_*/config.json"),
     *("[0-9]*_*/*.safetensors",),
 )
 """Patterns of the files that are kept: of tokenizers, of processors, and of modules after the model; no code."""
@@ -82,16 +82,6 @@ def _write_tokenizer(file: Path, target: Path) -> list[str]:
     except (ValueError, ImportError) as refused:
         return [f"the saved folder has no tokenizer: {refused}"]
     tokenizer.library.save(str(target / "tokenizer.json"))
-    settings = _settings(keys)
+    settings = settings_of_gguf(keys)
     (target / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return []
-
-
-def _settings(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json for the metadata of a GGUF file."""
-    tokens = keys.get("tokenizer.ggml.tokens", [])
-    names = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {token: keys.get(f"tokenizer.ggml.{name}_token_id") for token, name in names.items()}
-    special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
-    template = keys.get("tokenizer.chat_template")
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **special} | ({"chat_template": template} if template else {})

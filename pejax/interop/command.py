@@ -12,6 +12,7 @@ from pejax._process.text import printable
 from pejax._record.specs import EncodingSpec, Spec
 from pejax.interop.config import read_json
 from pejax.interop.files import A_MODEL, has_weights
+from pejax.interop.gguf_parts import part_paths
 from pejax.interop.model_config import name_of, notes, read_config
 from pejax.interop.other_folders import MARKS, other_weights
 from pejax.interop.source import Source, carried_tensors, tables_with_skipped_rows, tokens_with_rows
@@ -117,7 +118,8 @@ def describe(source: Source) -> list[str]:
     """Return lines that describe a model, its encodings and the carried tensors."""
     config, tensors = source.config, source.tensors
     count = sum(math.prod(tensor.shape) for name, tensor in tensors.items())
-    files = {tensor.file for tensor in tensors.values()}
+    file = source.origin if source.origin and source.origin.is_file() else None  # of GGUF
+    files = part_paths(file) if file else {tensor.file for tensor in tensors.values()}
     types = sorted({tensor.kind or tensor.dtype for tensor in tensors.values()})
     lines = [
         f"{source.name}: {count:,} numbers in {len(tensors)} tensors, {len(files)} file(s), {' and '.join(types)}",

@@ -39,12 +39,14 @@ class GgufTensor(NamedTuple):
     """A tensor of a GGUF file.
 
     Attributes:
+        path: path of the file.
         kind: name of the type in the package `gguf`, such as "Q4_1".
         shape: shape; the last axis is contiguous.
         start: offset of its first byte in the file.
         size: number of its bytes.
     """
 
+    path: Path
     kind: str
     shape: tuple[int, ...]
     start: int
@@ -52,10 +54,10 @@ class GgufTensor(NamedTuple):
 
 
 class GgufFile(NamedTuple):
-    """The header of a GGUF file.
+    """The header of a GGUF file, or of several that are the parts of one model.
 
     Attributes:
-        path: path of the file.
+        path: path of the file, or of the first part.
         keys: metadata.
         tensors: tensors by name.
     """
@@ -84,15 +86,15 @@ def read_values(file: GgufFile, name: str, rows: slice = slice(None)) -> np.ndar
     Raises:
         ValueError: a file that has become shorter or cannot be read.
     """
-    kind, shape, start, size = file.tensors[name]
+    path, kind, shape, start, size = file.tensors[name]
     first, stop, _ = rows.indices(shape[0]) if len(shape) > 1 else (0, 1, 1)
     row_bytes = size // shape[0] if len(shape) > 1 else size  # a vector is read whole, as one row
     try:
-        data = np.fromfile(file.path, np.uint8, (stop - first) * row_bytes, offset=start + first * row_bytes)
+        data = np.fromfile(path, np.uint8, (stop - first) * row_bytes, offset=start + first * row_bytes)
     except OSError as error:
-        raise ValueError(f"{file.path} must be a file that can be read, got {error.strerror}") from None
+        raise ValueError(f"{path} must be a file that can be read, got {error.strerror}") from None
     if data.size != (stop - first) * row_bytes:
-        raise ValueError(f"{file.path} must hold {(stop - first) * row_bytes} bytes of {name}, got {data.size}")
+        raise ValueError(f"{path} must hold {(stop - first) * row_bytes} bytes of {name}, got {data.size}")
     shape = (stop - first, *shape[1:]) if len(shape) > 1 else shape
     values = data.view(PLAIN[kind]) if kind in PLAIN else _dequantized(data, kind)
     values = values.reshape(shape)
@@ -191,7 +193,7 @@ class _Header:
         block_values, block_bytes = GGML_QUANT_SIZES[kind]
         if 0 in shape or shape[-1] % block_values:
             raise self.damaged(f"the shape {shape} of {name} of type {kind.name}")
-        return GgufTensor(kind.name, shape, start, math.prod(shape) // block_values * block_bytes)
+        return GgufTensor(self.path, kind.name, shape, start, math.prod(shape) // block_values * block_bytes)
 
     def value(self, kind: int) -> Any:
         """Return the next value of the metadata; `kind` is the number of its type."""

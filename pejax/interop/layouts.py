@@ -80,7 +80,9 @@ def convolution(patch: int, channels: int) -> Layout:
     return Layout(lambda pieces: pieces[0].transpose(2, 3, 1, 0).reshape(patch * patch * channels, -1), split)
 
 
-def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str = "qkv", transposed: bool) -> Layout:
+def grouped_by_key_head(
+    attention: AttentionConfig, letters: str, *, ours: str = "qkv", transposed: bool, swapped: str = ""
+) -> Layout:
     """Return the layout of `qkv`, whose columns are each key head's queries, its key and its value.
 
     Args:
@@ -88,10 +90,13 @@ def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str =
         letters: which of q, k and v the file has; biases of the others are 0.
         ours: which of them our parameter has.
         transposed: whether the pieces are `(out, in)`.
+        swapped: which of them have the halves of every head's channels in the other order.
     """
     queries = attention.heads // attention.kv_heads if "q" in ours else 0
     heads = {"q": slice(0, queries), "k": slice(queries, queries + 1), "v": slice(queries + 1, queries + 2)}
     turn = np.transpose if transposed else np.asarray
+    half = attention.head_dim // 2
+    swap = lambda letter, heads: np.roll(heads, half, axis=-1) if letter in swapped else heads
 
     def join(pieces: list[np.ndarray]) -> np.ndarray:
         columns = {letter: turn(piece) for letter, piece in zip(letters, pieces, strict=True)}
@@ -99,12 +104,13 @@ def grouped_by_key_head(attention: AttentionConfig, letters: str, *, ours: str =
         shape = (*first.shape[:-1], attention.kv_heads, queries + 2, attention.head_dim)
         joined = np.zeros(shape, first.dtype)
         for letter, x in columns.items():
-            joined[..., heads[letter], :] = x.reshape(*shape[:-2], -1, attention.head_dim)
+            joined[..., heads[letter], :] = swap(letter, x.reshape(*shape[:-2], -1, attention.head_dim))
         return joined.reshape(*first.shape[:-1], -1)
 
     def split(value: np.ndarray) -> list[np.ndarray]:
         by_head = value.reshape(*value.shape[:-1], attention.kv_heads, queries + 2, attention.head_dim)
-        return [turn(by_head[..., heads[letter], :].reshape(*value.shape[:-1], -1)) for letter in letters]
+        own = {letter: swap(letter, by_head[..., heads[letter], :]) for letter in letters}
+        return [turn(x.reshape(*value.shape[:-1], -1)) for x in own.values()]
 
     return Layout(join, split)
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from pejax._record.specs import EncodingSpec
-from pejax.interop.any_rope import entry_name, read_any_rope
+from pejax.interop.any_rope import OF_IMAGES, entry_name, read_any_rope
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.config import Config
 from pejax.interop.model_config import architecture_of
 from pejax.interop.pipelines import read_preset
 from pejax.interop.rope import LAYER_TYPES, check_rotation
+from pejax.interop.rope_models import UNREADABLE
 from pejax.interop.stacks import stacks
 from pejax.interop.towers import TOWERS
 
@@ -53,7 +54,7 @@ def rope_from_config(
         >>> heads = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
         >>> rope_from_config({**heads, "rope_theta": 500000.0, "rope_scaling": scaling}, pairing="half")
         rope(base=500000.0, pairing='half', extend='linear(factor=4.0)')
-        >>> rope_from_config({"model_type": "helium", "rope_theta": 100000.0})
+        >>> rope_from_config({"model_type": "ernie4_5_moe", "rope_theta": 100000.0})
         rope(base=100000.0, pairing='interleaved')
         >>> rope_from_config({"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]})
         rope_axial(preset='flux')
@@ -69,7 +70,7 @@ def rope_from_config(
     if "_class_name" in config:
         _refuse(given, "_class_name", config["_class_name"])
         spec = read_preset(c)
-    elif model_type in {*ARCHITECTURES, *TOWERS} and entry_name(config) == model_type:
+    elif model_type in {*ARCHITECTURES, *TOWERS} - {*OF_IMAGES, *UNREADABLE} and entry_name(config) == model_type:
         _refuse(given, "model_type", model_type)
         spec = _of_model(c, layer_type)
     else:

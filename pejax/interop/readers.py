@@ -14,7 +14,7 @@ from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, Mo
 
 
 def mlp(
-    c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool = False
+    c: Config, activation: str = "silu", *, key: str = "hidden_act", gated: bool = True, bias: bool | str = False
 ) -> MlpConfig:
     """Return the MLP; `activation` is the default of the config's key."""
     return MlpConfig(c.count("intermediate_size"), c.activation(key, activation), gated, bias)

@@ -185,12 +185,15 @@ def _layer_pieces(
     if part == "cross_kv" and layer.cross is not None:
         cross_name = lambda letter: tensor_name(f"cross_{letter}")
         return _qkv(layer.cross, architecture, False, cross_name, shape, ours="kv")
-    if part in ("gate", "up") and layer.mlp.gated and "gate_up" in names:
+    joint = next(filter(names.__contains__, ("gate_up", "up_gate")), "")  # one tensor of both, in this order
+    if part in ("gate", "up") and layer.mlp.gated and joint:
         *inputs, hidden = shape  # of a kernel (C, hidden), or of a bias (hidden,)
-        start = hidden * (part == "up")  # the file's tensor holds gate, then up
-        piece = Piece(tensor_name("gate_up"), (2 * hidden, *inputs), 0, start, start + hidden)
+        start = hidden * joint.split("_").index(part)
+        piece = Piece(tensor_name(joint), (2 * hidden, *inputs), 0, start, start + hidden)
         return (piece,), TRANSPOSED if inputs else SAME
     name = tensor_name(part)
+    if part == "layer_relative":
+        return (_matrix(name, shape, in_out=False),), TRANSPOSED
     if "{h}" in name:
         return tuple(whole(name.format(h=head), *shape[1:]) for head in range(shape[0])), STACKED
     if leaf != "kernel":
@@ -233,7 +236,8 @@ def _qkv(
     transposed = is_kernel and not architecture.in_out
     if joined and architecture.qkv_by_head:
         return (_matrix(tensor_name("qkv"), shape, not transposed),), TRANSPOSED if transposed else SAME
-    layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed)
+    swapped = "qk" if architecture.turns_back else ""
+    layout = grouped_by_key_head(attention, letters, ours=ours, transposed=transposed, swapped=swapped)
     rows = {"q": attention.heads * attention.head_dim, **dict.fromkeys("kv", attention.kv_heads * attention.head_dim)}
     tensor_shape = lambda count: (count,) if not is_kernel else (count, shape[0]) if transposed else (shape[0], count)
     if not joined:

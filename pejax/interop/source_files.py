@@ -10,6 +10,7 @@ from pejax.interop.architecture import Architecture, of_encoder
 from pejax.interop.config import read_json, read_names
 from pejax.interop.files import FLOATS, Reader, Tensor, list_tensors, reader, require_model
 from pejax.interop.gguf_models import translate
+from pejax.interop.gguf_parts import part_paths, same_model
 from pejax.interop.model_config import read_model
 from pejax.interop.slots import expected_shapes
 from pejax.interop.source import Source, carried_tensors, copies_of, prefixes_in, source_of, with_prefix
@@ -20,7 +21,7 @@ from pejax.models import EncoderDecoderConfig, ViTConfig
 TRUNKS = r"(?<!Head)(?<!Heads)Model$|For(Sequence|Token)Classification$|ForQuestionAnswering$|ForMultipleChoice$"
 """Regular expression of the names of classes of `transformers` without a language model's head."""
 HEADS = r"(^|\.)(classifier|pre_classifier|score|qa_outputs|classification_head|span_heads?)\."
-"""Regular expression of the names of tensors of heads that are not read yet."""
+"""Regular expression of the names of tensors of heads that `load` does not read."""
 
 WRAPPERS = ("module.", "_orig_mod.")
 """Prefixes of the names of tensors in modules that torch has wrapped."""
@@ -43,25 +44,33 @@ def open_source(path: Path, ignore: str | Sequence[str] = (), sizes: ViTConfig |
         require_model(path)
         source = replace(read_folder(path, ignore, sizes), origin=path.absolute())
         return source, reader(path, source.tensors)
-    config, tensors, read = translate(file, ignore)
-    architecture, model_config = read_model(config, (), sizes)
-    source = source_of(config, model_config, architecture, tensors, ignore)
+    if sizes is not None:
+        raise ValueError(f"config must be None for a GGUF file, which has the sizes, got {sizes}"[:400])
+    config, architecture, model_config, tensors, read = translate(file, ignore)
+    if not isinstance(model_config, ViTConfig):
+        architecture, model_config = _text_of_file(config, model_config, architecture, tensors)
+    try:
+        source = source_of(config, model_config, architecture, tensors, ignore)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     _check_tensors(source, file, lambda name: file, described_by="its metadata")
-    return replace(source, origin=file.absolute()), read
+    return replace(source, origin=part_paths(file)[0].absolute()), read
 
 
 def find_gguf(path: Path) -> Path | None:
     """Return the GGUF file of a path: the file itself, or the one in a folder without config.json. None = no such file.
 
+    Of a model in several files, it is the first in a folder.
+
     Raises:
-        ValueError: a folder with several of them.
+        ValueError: a folder with several models.
     """
     if not path.is_dir():
         return path if path.suffix == ".gguf" else None
     files = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-    if len(files) > 1:
+    if len(files) > 1 and not same_model(files):
         names = ", ".join(file.name for file in files)
-        rule = f"{path} must be the path of one GGUF file, or a folder with one: several files are not read yet"
+        rule = f"{path} must be the path of one GGUF file, or a folder with one model"
         raise ValueError(f"{rule}, got {names}"[:400])
     return files[0] if files else None
 
@@ -101,7 +110,7 @@ def _text_of_file(
         architecture: architecture of the whole model.
         tensors: file, type and shape of every tensor, by name.
     """
-    if isinstance(model_config, EncoderDecoderConfig) and not any(name.startswith("decoder.") for name in tensors):
+    if isinstance(model_config, EncoderDecoderConfig) and not any("decoder." in name for name in tensors):
         model_config, architecture = model_config.encoder, of_encoder(architecture)
     prefixes = prefixes_in(architecture, tensors)
     weight_name = lambda part: with_prefix(architecture.names.get(part, ""), prefixes) + ".weight"
@@ -142,8 +151,8 @@ def _check_tensors(source: Source, path: Path, file_of: Callable[[str], Path], *
     patterns = {name: name[: match.end()] + "*" for name in extra if (match := re.search(HEADS, name))}
     if patterns and not isinstance(source.config, ViTConfig):
         name, ignored = next(iter(patterns)), tuple(dict.fromkeys(patterns.values()))
-        rule = f"ignore={ignored} loads the model without it"
-        raise ValueError(f"{file_of(name)} has a head that is not read yet, {name}{_more([*patterns])}: {rule}")
+        rule = f"load_classifier reads those of classifiers, ignore={ignored} loads the model without it"
+        raise ValueError(f"{file_of(name)} has a head that load does not read, {name}{_more([*patterns])}: {rule}")
     inside = [name for name in extra if re.search(MATTERS, name.lower())]
     if inside:
         raise ValueError(f"{file_of(inside[0])} has a tensor without a part in the model: {inside[0]}{_more(inside)}")

@@ -6,6 +6,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
+from pejax._record.specs import EncodingSpec
+from pejax.extensions import EXTENSIONS
 from pejax.interop.config import Config
 from pejax.interop.files import Reader
 from pejax.interop.source import (
@@ -17,7 +19,7 @@ from pejax.interop.source import (
     tokens_with_rows,
 )
 from pejax.interop.stacks import head_stack, with_head
-from pejax.models import ViTConfig
+from pejax.models import TransformerConfig, ViTConfig
 
 
 def with_values(source: Source, read: Reader) -> Source:
@@ -32,6 +34,7 @@ def with_values(source: Source, read: Reader) -> Source:
     """
     if source.head_copy is not None and not same_bytes(read(source.head_copy, ()), read(table_name(source), ())):
         source = _untied(source)
+    source = _with_stored_rotation(source, read)
     _check_values(source, read)
     carried = {name: np.array(read(name, ())) for name in carried_tensors(source)}
     carried |= {table.tensor: np.array(read(table.tensor, table.before)) for table in tables_with_skipped_rows(source)}
@@ -49,6 +52,35 @@ def _untied(source: Source) -> Source:
     changes_more = source.architecture.read(Config(config)) != source_config  # in T5, the flag also sets a scale
     config = source.config_json if changes_more else config
     return source_of(config, source_config, source.architecture, source.tensors, source.ignored)
+
+
+def _with_stored_rotation(source: Source, read: Reader) -> Source:
+    """Return the source with the frequencies that its file stores, if they are not those of config.json.
+
+    Raises:
+        ValueError: frequencies of another number than the pairs of channels, not above 0, or not alike in all layers.
+    """
+    pattern, text = source.architecture.stored_rotation, source.config
+    names = [name for name in source.tensors if pattern and re.search(pattern, name)]
+    pe = text.layers[0].attention.pe if names and isinstance(text, TransformerConfig) else None
+    if not isinstance(pe, EncodingSpec) or not isinstance(text, TransformerConfig) or pe.name != "rope":
+        return source
+    channels, base = text.layers[0].attention.head_dim, float(dict(pe.options)["base"])
+    exact = base ** -(np.arange(0, channels, 2) / channels)
+    stored = [read(name, ()).astype(np.float64) for name in names]
+    first = stored[0]
+    for name, x in zip(names, stored, strict=True):
+        if x.shape != exact.shape or not np.all((x > 0) & np.isfinite(x)) or np.any(x != first):
+            rule = f"{name} must hold {len(exact)} frequencies above 0, the same in all layers"
+            raise ValueError(f"{rule}, got {x.tolist()}"[:400])
+    if np.allclose(first, exact, rtol=1e-6, atol=0.0):
+        return source
+    factors = tuple((exact / first).tolist())
+    scaling = {"long_factors": factors, "short_factors": factors, "factor": 1.0, "attention_factor": 1.0}
+    pe = pe.extended(EXTENSIONS["longrope"](trained_length=text.length, **scaling))
+    own = lambda layer: replace(layer, attention=replace(layer.attention, pe=pe))
+    config = replace(text, layers=tuple(map(own, text.layers)))
+    return source_of(source.config_json, config, source.architecture, source.tensors, source.ignored)
 
 
 def same_bytes(one: np.ndarray, other: np.ndarray) -> bool:

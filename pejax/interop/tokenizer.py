@@ -8,22 +8,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from pejax.interop.chat import ChatTemplate, Messages, chat_template
 from pejax.interop.config import read_json
 from pejax.interop.files import require_model
-from pejax.interop.gguf_file import read_header
+from pejax.interop.gguf_parts import read_gguf
+from pejax.interop.gguf_tokenizer import tokenizer_of
 from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
-from pejax.interop.tokenizer_settings import add_tokens, with_settings
+from pejax.interop.tokenizer_settings import add_tokens, settings_of_gguf, with_settings
 from pejax.interop.tokenizer_trial import failure_of, library_errors
-
-SPECIAL, USER_DEFINED = 3, 4
-"""Types of tokens in GGUF files: special ones are no part of ordinary text, user-defined ones are never split."""
-
-SPLITS: dict[str, list[dict[str, Any]]] = {
-    "smollm": [{"type": "Digits", "individual_digits": True}],
-    "gpt-2": [],
-}
-"""Splitting of a text before bytes are paired, in the words of tokenizer.json, by `tokenizer.ggml.pre`."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +27,13 @@ class Tokenizer:
         library: the tokenizer of the package `tokenizers`.
         bos: id of the token that begins a text. None = there is none.
         eos: ids of the tokens that end a text.
+        chat: what makes one text of a conversation. None = the model has no chat template.
     """
 
     library: Any
     bos: int | None = None
     eos: tuple[int, ...] = ()
+    chat: ChatTemplate | None = None
 
     @property
     def vocab(self) -> int:
@@ -57,6 +52,21 @@ class Tokenizer:
         """
         with library_errors("text must be one that the tokenizer can encode, got"):
             return self.library.encode(text, add_special_tokens=special).ids
+
+    def encode_chat(self, messages: Messages, **options: Any) -> list[int]:
+        """Return the ids of a conversation, which end where the model's next turn begins.
+
+        Args:
+            messages: the turns: `[{"role": "user", "content": "Hello"}]`.
+            **options: those of `ChatTemplate.render`, and what the template reads beside.
+
+        Raises:
+            ValueError: a model without a chat template, or as `ChatTemplate.render`.
+            TypeError, ImportError: as `ChatTemplate.render`.
+        """
+        if self.chat is None:
+            raise ValueError("encode_chat needs a model with a chat template, got one without")
+        return self.encode(self.chat.render(messages, **options), special=False)  # the template writes them
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included; incomplete UTF-8 becomes U+FFFD.
@@ -143,7 +153,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     # In a folder with both, tokenizer.json counts.
     file = find_gguf(where) if where == json_file or not json_file.exists() else None
     if file is not None:
-        return _from_gguf(file, read_header(file).keys)
+        return _from_gguf(file)
     if where.is_dir() and not os.path.lexists(json_file):
         raise ValueError(f"{where} must hold tokenizer.json, got {other_tokenizer(where)}")
     settings_file = json_file.parent / "tokenizer_config.json"
@@ -151,7 +161,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     tokenizer = _made(with_settings(read_json(json_file), settings, str(json_file)), str(json_file))
     add_tokens(tokenizer, settings, str(settings_file))
     bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
-    return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)))
+    chat = chat_template(json_file.parent, settings)
+    return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)), chat)
 
 
 def _made(content: Mapping[str, Any], name: str) -> Any:
@@ -185,43 +196,8 @@ def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
     return all_ids
 
 
-def _from_gguf(path: Path, keys: Mapping[str, Any]) -> Tokenizer:
+def _from_gguf(path: Path) -> Tokenizer:
     """Return the tokenizer that the metadata of a GGUF file describes."""
-    get = lambda name, default=None: keys.get(f"tokenizer.ggml.{name}", default)
-    for name, choices in {"model": ("gpt2",), "pre": tuple(SPLITS)}.items():
-        if get(name) not in choices:
-            rule = f"tokenizer.ggml.{name} must be one of {', '.join(choices)}; others are not read yet"
-            raise ValueError(f"{path}: {rule}, got {get(name)!r}")
-    tokens, kinds = get("tokens", []), get("token_type", [])
-    vocab = {token: number for number, token in enumerate(tokens)}
-    if len(vocab) != len(tokens) or len(kinds) != len(tokens):
-        raise ValueError(f"{path}: every token must have a text of its own and a type, got {len(tokens)} tokens with "
-                         f"{len(vocab)} texts and {len(kinds)} types")  # fmt: skip
-    added = [
-        {"id": number, "content": token, "special": kind == SPECIAL, "normalized": False, "single_word": False,
-         "lstrip": False, "rstrip": False}
-        for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind in (SPECIAL, USER_DEFINED)
-    ]  # fmt: skip
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    bos, eos = get("bos_token_id"), [get(name) for name in ("eos_token_id", "eot_token_id")]
-    content = {
-        "version": "1.0",
-        "added_tokens": added,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*SPLITS[get("pre")], byte_level]},
-        "post_processor": _before_text(path, tokens, bos) if get("add_bos_token", False) else None,
-        "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": [merge.split(" ", 1) for merge in get("merges", [])]},
-    }
-    stops = dict.fromkeys(token_id for token_id in eos if token_id is not None)
-    return Tokenizer(_made(content, str(path)), bos, tuple(stops))
-
-
-def _before_text(path: Path, tokens: Sequence[str], bos: int | None) -> dict[str, Any]:
-    """Return the part of tokenizer.json that puts a token before every text."""
-    if bos is None or not 0 <= bos < len(tokens):
-        raise ValueError(f"{path}: tokenizer.ggml.bos_token_id must be from 0 to {len(tokens) - 1}, got {bos}")
-    token = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
-    text, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
-    special = {tokens[bos]: {"id": tokens[bos], "ids": [bos], "tokens": [tokens[bos]]}}
-    return {"type": "TemplateProcessing", "single": [token, text], "pair": [token, text, second],
-            "special_tokens": special}  # fmt: skip
+    keys = read_gguf(path).keys
+    content, bos, eos = tokenizer_of(path, keys)
+    return Tokenizer(_made(content, str(path)), bos, eos, chat_template(path, settings_of_gguf(keys)))

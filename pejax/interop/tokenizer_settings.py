@@ -80,3 +80,16 @@ def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict
             raise ValueError(f"{where}: a token must be a text or an object with `content`, got {str(token)[:80]!a}")
         flags = {flag: bool(fields[flag]) for flag in FLAGS if flag in fields}
         yield text, {**flags, "special": is_special or flags.get("special", False)}, not is_special
+
+
+def settings_of_gguf(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json for the metadata of a GGUF file."""
+    tokens = keys.get("tokenizer.ggml.tokens", [])
+    names = {
+        "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "cls_token": "cls",
+        "sep_token": "seperator", "mask_token": "mask",  # as the keys are spelled
+    }  # fmt: skip
+    ids = {token: keys.get(f"tokenizer.ggml.{name}_token_id") for token, name in names.items()}
+    special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
+    template = keys.get("tokenizer.chat_template")
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **special} | ({"chat_template": template} if template else {})

@@ -6,20 +6,14 @@ reading of the vocabulary: from that alone come errors, at worst a panic, and th
 
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pejax.interop.tokenizer_child import BYTES, SECONDS
+from pejax.interop.child_process import outcome_of
 
 PROGRAM = Path(__file__).with_name("tokenizer_child.py")
-PATIENCE = 60
-"""Seconds until a child is ended that does not compute, or has no limits."""
 
 TOKENS = ("a", "b", "!", " ", "é", "##a", "▁", "▁a", "Ġ", "Ġa", "a</w>", "@@", "<0x61>", "<0xE2>", "|")
 """Vocabulary in the trial: a token in the way of each family of tokenizers."""
@@ -71,22 +65,7 @@ def _failure(content: str) -> str:
 
     A system that starts no process tries nothing.
     """
-    search_path = os.pathsep.join(filter(None, sys.path))
     try:
-        child = subprocess.run(
-            [sys.executable, "-P", str(PROGRAM)], input=content.encode(), stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": search_path}, timeout=PATIENCE, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"no answer in {PATIENCE} seconds"
+        return outcome_of(PROGRAM, content).failure
     except OSError:
         return ""
-    if child.returncode == 0:
-        return ""
-    if child.returncode > 0:
-        return child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if -child.returncode == getattr(signal, "SIGXCPU", None):
-        return f"no answer in {SECONDS} seconds"
-    if b"memory allocation" in child.stderr:
-        return f"a need of more than {BYTES / 2**30:g} GiB of memory"
-    return f"a crash ({signal.Signals(-child.returncode).name})"

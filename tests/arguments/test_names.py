@@ -32,9 +32,9 @@ TABLES = {
 }
 
 UNRELATED = (
-    "vjepa2", "mamba", "perceiver", "hyena", "retnet", "performer", "linformer", "monarch",
+    "wav2vec2", "mamba", "perceiver", "hyena", "retnet", "performer", "linformer", "monarch",
     "kolmogorov", "banana", "elephant", "keyboard", "mountain", "quantization", "zebra", "xyzzy",
-    "foobar", "something", "tokenizer", "optimizer", "batchnorm", "umbrella", "12345", "???",
+    "foobar", "something", "tokenizer", "optimizer", "dropout", "umbrella", "12345", "???",
 )  # fmt: skip
 
 

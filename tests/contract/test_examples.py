@@ -19,7 +19,7 @@ def run(name: str, capsys) -> str:
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {
-        *("flax_layer", "longer_context", "own_encoding", "rope_in_your_attention")
+        *("flax_layer", "longer_context", "own_encoding", "retrieval_by_length", "rope_in_your_attention")
     }
 
 
@@ -50,3 +50,18 @@ def test_own_encoding(capsys):
     printed = run("own_encoding", capsys)
     assert all(float(number) < 1e-5 for number in re.findall(r"largest deviation (\S+)", printed))
     assert "gradient of the window lengths" in printed
+
+
+@pytest.mark.slow
+def test_retrieval_by_length(tmp_path):
+    """A few steps: it learns, and extensions change nothing within the trained length."""
+    said = []
+    with jax.numpy_dtype_promotion("standard"):
+        script = runpy.run_path(str(EXAMPLES / "retrieval_by_length.py"))
+        script["main"].__globals__.update(SETS=1, LENGTHS=(16, 32, 64))
+        shares = script["main"](40, str(tmp_path / "figure.png"), said.append)
+    losses = [float(loss) for line in said for loss in re.findall(r"loss (\S+),", line)]
+    assert losses[-1] < losses[0] - 0.2
+    extended = {name: values for name, values in shares.items() if name != "parts"}
+    assert {tuple(values[:2]) for values in extended.values()} == {tuple(shares["none"][:2])}
+    assert (tmp_path / "figure.png").stat().st_size > 1000

@@ -57,7 +57,7 @@ MODELS = {
     "parts": {"configs", "execution", "parts", "sharding"},
     "stack": {"configs", "execution", "parts", "sharding", "stack"},
     "networks": {"configs", "execution", "networks", "parts", "sharding", "stack"},
-    "generation": {"generation", "networks", "parts", "stack"},
+    "generation": {"execution", "generation", "networks", "parts", "stack"},
 }
 
 # The rooms of the trainers, likewise; `evaluate` and `replay` import the program of the run that they are given.
@@ -77,6 +77,7 @@ TRAIN_MAY_IMPORT = {
     "replay": {"devices", "engine", "evaluate"},
     "generate": {"data", "devices", "engine", "lm", "runs"},
     "export": {"data", "devices", "engine", "lm", "runs"},
+    "embed": {"devices", "engine"},
     "runs": {"devices", "engine"},
     "report": {"compare", "devices", "engine", "evaluate", "plan"},
 }
@@ -150,7 +151,7 @@ def test_no_public_name_hides_a_module(module):
 
 @pytest.mark.parametrize("module", PEJAX)
 def test_the_library_imports_little_from_outside(module):
-    interop = {"flax", "gguf", "safetensors", "tokenizers"}
+    interop = {"flax", "gguf", "jinja2", "safetensors", "tokenizers"}
     extra = {"models": {"flax"}, "interop": interop, "_visualize": DRAWING}.get(part(module), set())
     allowed = CORE | set(sys.stdlib_module_names) | {"pejax"} | extra
     strangers = {name for name in imported(PEJAX[module], module) if name.split(".")[0] not in allowed}

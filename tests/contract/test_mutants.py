@@ -55,8 +55,10 @@ from pejax._ops import axes, offset_table, periods, phases, relative, resize, ro
 from pejax._placement import grids, layouts, order, pictures, sequence, videos, vision
 from pejax._tokens import patches as patches
 from pejax._tokens import positions as positions
-from pejax.models.generation import prompts
+from pejax.interop import heads, pooling, predictions, text_batches
+from pejax.models.generation import prompts, sampling, steps
 from pejax.models.networks import vit
+from pejax.models.stack import cache
 from tests.attention import (
     test_attention,
     test_attention_errors,
@@ -84,7 +86,15 @@ from tests.encodings import (
 )
 from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
-from tests.models import test_generate_traced, test_input_positions, test_patches
+from tests.interop import test_pooling
+from tests.models import (
+    test_by_layer,
+    test_generate,
+    test_generate_traced,
+    test_input_positions,
+    test_patches,
+    test_sampling,
+)
 from tests.ops import test_distances, test_phases, test_resize
 from tests.placement import test_order, test_placement
 from tests.support import laws
@@ -342,6 +352,11 @@ PLAIN_PRODUCT = (
 )
 
 # (function, what it says, what the mutant says, the checks of which one must fail)
+VECTORS = [test_pooling.test_every_mode_is_that_of_a_loop]
+HEADS = [test_pooling.test_heads_are_those_of_numpy]
+ANSWERS = [test_pooling.test_the_answer_is_the_most_probable_part_of_the_context]
+ROWS = [test_pooling.test_every_row_is_in_one_batch_the_longest_first]
+
 MUTANTS = {
     "rope: sine for cosine": (rotary._by_swapping, "pairs * cos", "pairs * sin", LAWS_OF_ROPE),
     "rope: a sign lost": (rotary._by_swapping, "[-1.0, 1.0]", "[1.0, 1.0]", LAWS_OF_ROPE),
@@ -496,11 +511,51 @@ MUTANTS = {
         "(k_high, q_low)) if 1 else",
         BLOCKS,
     ),
+    "generate: a single query sees other documents and empty slots": (
+        cache.one_query,
+        "jnp.where(own, ",
+        "jnp.where(own | True, ",
+        [functools.partial(test_generate.test_cached_decoding_is_the_full_forward_pass, "rope")],
+    ),
+    "generate: recomputed where parameters change at every length": (
+        steps.policy_by_changes,
+        "not (changes[1:] & changes[:-1]).any()",
+        "True",
+        [
+            functools.partial(
+                test_by_layer.test_the_policy_follows_how_often_parameters_change, test_by_layer.GROWING, "stepwise"
+            )
+        ],
+    ),
     "generate: prompts padded on the right": (
         prompts.rounded_prompts,
         "(padded - length, 0)",
         "(0, padded - length)",
         [test_generate_traced.test_prompts_of_few_lengths_keep_their_tokens_at_the_end],
+    ),
+    "sampling: negative logits divided, too": (
+        sampling.penalized,
+        "jnp.where(logits < 0, logits * factor, logits / factor)",
+        "logits / factor",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: padding counted as seen": (
+        sampling.History.start.__func__,
+        ".add(is_token.astype(jnp.int32))",
+        ".add(1)",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: presence counted like frequency": (
+        sampling.penalized,
+        "history.counts > 0)",
+        "history.counts)",
+        [test_sampling.test_penalties_are_those_of_a_loop_over_tokens],
+    ),
+    "sampling: min p of all tokens instead of the most probable": (
+        sampling.ranked,
+        "result[:, :1] + math",
+        "jax.nn.logsumexp(result, axis=-1, keepdims=True) + math",
+        [test_sampling.test_min_p_keeps_what_is_probable_enough_beside_the_most_probable],
     ),
     "masks: blocks by their first query": (masks.block_masks, "q_high >= k_low", "q_low >= k_low", BLOCKS),
     "masks: whole blocks by their last query": (masks.block_masks, "q_low >= k_high", "q_high >= k_high", BLOCKS),
@@ -1063,6 +1118,39 @@ MUTANTS = {
         RULES,
     ),
     "sinusoidal: cosine first": (sinusoidal.sinusoidal_embedding, "[sin, cos]", "[cos, sin]", SINUSOIDAL),
+    "vectors: a prompt pooled": (pooling.pooled, "numbers > left_out[:, None]", "numbers > 0", VECTORS),
+    "vectors: padding pooled": (pooling.pooled, "(mask > 0)", "(mask >= 0)", VECTORS),
+    "vectors: weights from zero": (pooling.pooled, "numbers.astype", "(numbers - 1).astype", VECTORS),
+    "vectors: weights forgotten": (pooling._weighted, "kept * weights", "kept", VECTORS),
+    "vectors: largest of padding": (pooling._largest, "-jnp.inf", "0.0", VECTORS),
+    "vectors: the root forgotten": (pooling._mean, "** power", "", VECTORS),
+    "vectors: the first of all": (pooling._first, "jnp.argmax(kept, axis=1)", "0 * jnp.argmax(kept, axis=1)", VECTORS),
+    "vectors: the last slot": (pooling._last, "kept * weights", "weights + 0 * kept", VECTORS),
+    "heads: the last slot": (heads.head_logits, "last[:, None, None]", "0 * last[:, None, None] + 6", HEADS),
+    "heads: the mean for the first": (heads.head_logits, 'head.pool == "first"', 'head.pool == "none"', HEADS),
+    "heads: epsilon forgotten": (heads.head_logits, "+ values.epsilon", "", HEADS),
+    "heads: the norm's shift forgotten": (
+        heads.head_logits,
+        "x * values.scale + values.shift",
+        "x * values.scale",
+        HEADS,
+    ),
+    "answers: ends before begins": (predictions.best_answer, "np.triu(pairs) -", "pairs -", ANSWERS),
+    "answers: too long": (predictions.best_answer, "- np.triu(pairs, LONGEST_ANSWER)", "", ANSWERS),
+    "answers: in the question": (predictions.best_answer, "number == 1", "number is not None", ANSWERS),
+    "batches: the last row lost": (text_batches.batches, "len(order), batch", "len(order) - 1, batch", ROWS),
+    "batches: a device without a row": (
+        text_batches.row_count,
+        "-(-rows // multiple)",
+        "rows // multiple or 1",
+        [test_pooling.test_rows_fill_the_devices],
+    ),
+    "batches: longer than the longest": (
+        text_batches.padded_length,
+        "max(most, length)",
+        "1 << 20",
+        [test_pooling.test_lengths_are_few_and_waste_at_most_a_third],
+    ),
 }
 
 

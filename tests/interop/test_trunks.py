@@ -94,7 +94,8 @@ def test_the_encoder_of_a_pair_loads_alone(name, keys, tmp_path):
 def test_a_classifier_is_refused_by_name(name, head, ignore, tmp_path):
     folder = write(tmp_path / "a", name)
     rewrite(folder, {**tensors(folder), head: np.zeros((2, 32), np.float32)})
-    rule = f"has a head that is not read yet, {head}: ignore=({ignore!r},) loads the model without it"
+    way = f"load_classifier reads those of classifiers, ignore=({ignore!r},) loads the model without it"
+    rule = f"has a head that load does not read, {head}: {way}"
     with pytest.raises(ValueError) as refusal:  # noqa: PT011
         load(folder)
     assert str(refusal.value) == f"{folder / 'model.safetensors'} {rule}"

@@ -15,11 +15,13 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
 IDS = np.random.default_rng(1).integers(2, 80, (2, 30))
 SMALL = {key: value for key, value in SIZES.items() if key != "rope_theta"}
 SECTIONS = {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [1, 1, 2]}
-CLIP = {"model_type": "clip_vision_model", **VISION}
+CLIP, SIGLIP = ({"model_type": f"{name}_vision_model", **VISION} for name in ("clip", "siglip"))
+LLAMA, QWEN = {"model_type": "llama", **SIZES}, {"model_type": "qwen2", **SIZES}
+OF_QWEN = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48,
+           "out_hidden_size": 32, "patch_size": 4}  # fmt: skip
 TOWERS = {
-    "llava": {"text_config": {"model_type": "llama", **SIZES}, "vision_config": CLIP},
-    "llava, qwen2": {"text_config": {"model_type": "qwen2", **SIZES, "tie_word_embeddings": True},
-                     "vision_config": CLIP},
+    "llava": {"text_config": LLAMA, "vision_config": CLIP},
+    "llava, qwen2": {"text_config": {**QWEN, "tie_word_embeddings": True}, "vision_config": CLIP},
     "gemma3": {"text_config": {**CONFIGS["gemma3_text"]}, "mm_tokens_per_image": 4,
                "vision_config": {"model_type": "siglip_vision_model", **VISION}},
     "mistral3": {"text_config": {"model_type": "mistral", **SIZES, "sliding_window": None},
@@ -27,7 +29,25 @@ TOWERS = {
     "qwen2_5_vl": {"text_config": {"model_type": "qwen2_5_vl_text", **SMALL, "rope_parameters": SECTIONS},
                    "vision_config": {"depth": 1, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48,
                                      "out_hidden_size": 32, "patch_size": 4}},
+    "qwen2_vl": {"text_config": {"model_type": "qwen2_vl_text", **SMALL, "rope_parameters": SECTIONS},
+                 "vision_config": OF_QWEN},
+    "qwen3_vl": {"text_config": {"model_type": "qwen3_vl_text", **SMALL, "head_dim": 8, "rope_parameters": SECTIONS},
+                 "vision_config": {**OF_QWEN, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
+    "idefics3": {"text_config": LLAMA, "vision_config": VISION},
+    "smolvlm": {"text_config": {**LLAMA, "tie_word_embeddings": True}, "vision_config": VISION,
+                "tie_word_embeddings": True},
+    "internvl": {"text_config": QWEN, "vision_config": {**VISION, "image_size": [24, 24], "patch_size": [4, 4]}},
+    "internvl, untied": {"text_config": QWEN, "tie_word_embeddings": False,
+                         "vision_config": {**VISION, "image_size": [24, 24], "patch_size": [4, 4]}},
+    "llava_next": {"text_config": LLAMA, "vision_config": CLIP},
+    "llava_next_video": {"text_config": LLAMA, "vision_config": CLIP},
+    "llava_onevision": {"text_config": QWEN, "vision_config": SIGLIP},
+    "vipllava": {"text_config": LLAMA, "vision_config": CLIP},
+    "granite_docling": {"text_config": {**SIZES, "embedding_multiplier": 3.0, "logits_scaling": 0.5,
+                                        "residual_multiplier": 0.7, "attention_multiplier": 0.4},
+                        "vision_config": {**VISION, "out_hidden_size": 32}},
 }  # fmt: skip
+"""Keys of models of images and text, by name; before a comma is the type of the whole model."""
 
 
 def drawn(model):

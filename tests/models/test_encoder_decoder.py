@@ -14,6 +14,7 @@ from pejax.models import EncoderDecoder, Sampling, encoder_decoder, generate_ans
 from pejax.models.networks.encoder_decoder import EncoderOutput
 from pejax.models.stack.cross_positions import CROSS, cross_encoding
 from tests.support.cases import slow
+from tests.support.penalties import penalized_by_loops
 
 TINY = {
     "vocab": 13, "source_length": 8, "target_length": 6, "width": 16, "encoder_layers": 1, "decoder_layers": 1,
@@ -272,6 +273,19 @@ def test_answers_are_the_likeliest_tokens_until_the_end():
     answers = generate_answers(nnx.merge(static, params), SOURCE, SEGMENTS, 5, start=3, stop=stop)
     np.testing.assert_array_equal(answers, expected)
     assert expected[0] != likeliest[0]
+
+
+@pytest.mark.slow
+def test_answers_are_penalized_for_their_own_tokens_and_the_start_and_not_for_the_source():
+    _, static, params = made(pe="rope", cross="unified")
+    sampling = Sampling(repetition_penalty=3.0, presence_penalty=0.75, frequency_penalty=0.5)
+    answers = generate_answers(nnx.merge(static, params), SOURCE, SEGMENTS, 5, start=3, sampling=sampling)
+    target = jnp.pad(answers, ((0, 0), (1, 0)), constant_values=3)
+    logits = logits_of(static, params, SOURCE, target, SEGMENTS, jnp.ones((2, 6), jnp.int32))
+    for row, answer in enumerate(np.asarray(answers).tolist()):
+        for at, token in enumerate(answer):
+            assert token == penalized_by_loops(logits[row, at], [3], answer[:at], sampling).argmax()
+    assert (answers != jnp.argmax(logits[:, :5], axis=-1)).any()
 
 
 @pytest.mark.slow

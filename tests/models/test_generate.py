@@ -77,7 +77,7 @@ def test_recompute_is_the_full_forward_pass_at_the_present_length(pe, extend):
 @pytest.mark.parametrize(("pe", "extend"), one_quick(0), ids=str)
 def test_stepwise_is_dense_attention_with_the_parameters_of_each_row(pe, extend):
     model, prompts, segments = make(pe=pe, extend=extend, length=TRAINED), ids_of(3, 3), SEGMENTS[:, 1:4]
-    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True)
+    new, result = generate(model, prompts, 4, segment_ids=segments, return_logits=True, policy="stepwise")
     ids = jnp.concatenate([prompts, new], axis=1)
     close(result[0], rows_oracle(model, ids[0, :6])[2:])
     close(result[1], rows_oracle(model, ids[1, 1:6])[1:])
@@ -195,7 +195,7 @@ def test_the_same_key_gives_the_same_text():
         (f"stop must be from 0 to {VOCAB - 1}, one of {VOCAB} ids, got -1", {"stop": [3, -1]}),
         ("stop must be one id or a list of ids, got [[1, 2], [3]]", {"stop": [[1, 2], [3]]}),
         ("segment_ids must have the shape of prompts, (1, 4), got (1, 3)", {"segment_ids": [[1, 1, 1]]}),
-        ("policy must be one of stepwise, recompute, got 'lazy'", {"policy": "lazy"}),
+        ("policy must be one of stepwise, recompute, or None, got 'lazy'", {"policy": "lazy"}),
         ("temperature must be 0, or finite and at least 1e-06, got -1", {"sampling": Sampling(-1.0)}),
         (f"top_k must be from 0 to the size of the vocabulary, {VOCAB}, got 99", {"sampling": Sampling(top_k=99)}),
         ("top_p must be above 0 and at most 1, got 0.0", {"sampling": Sampling(top_p=0.0)}),

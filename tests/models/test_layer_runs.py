@@ -228,7 +228,7 @@ def test_stochastic_depth_and_constants_by_depth_follow_the_layers():
     bodies = model.layers.bodies
     depth = dict.fromkeys(range(5))
     for body in bodies:
-        constants, _ = model.layers._constants(body)
+        constants, _ = model.layers.constants(body)
         for index, layer in enumerate(body.layers):
             depth[layer] = float(jnp.max(constants["heads"]["slope"][index])) if constants else None
     assert depth[2] is None

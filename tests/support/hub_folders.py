@@ -17,6 +17,7 @@ from pejax.interop.architectures import ARCHITECTURES
 from pejax.interop.slots import empty_model
 from pejax.interop.stacks import head_stack
 from pejax.models import Decoder, EncoderDecoder, ViT, ViTConfig
+from tests.support.hub_families import FAMILIES
 from tests.support.hub_pictures import PICTURES
 
 SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -157,6 +158,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "granite": {"model_type": "granite", **SIZES, "embedding_multiplier": 3.0, "logits_scaling": 0.5,
                 "residual_multiplier": 0.7, "attention_multiplier": 0.4},
     "cohere, norms": {"model_type": "cohere", **SIZES, "logit_scale": 0.5, "use_qk_norm": True},
+    **FAMILIES,
 }  # fmt: skip
 
 

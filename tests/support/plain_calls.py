@@ -435,16 +435,18 @@ def _configs() -> dict[str, Call]:
         "TransformerConfig": (
             models.TransformerConfig,
             {"vocab": 16, "width": 32, "length": 8, "layers": (LAYER,), "causal": True, "norm": NORM,
-             "embed_norm": NORM, "embed_scale": 2.0, "types": 2, "head": models.HeadConfig(), "dtype": "float32"},
+             "embed_norm": NORM, "embed_scale": 2.0, "mask_id": None, "types": 2, "head": models.HeadConfig(),
+             "dtype": "float32"},
         ),
         "EncoderDecoderConfig": (
-            models.EncoderDecoderConfig, {"encoder": PAIR.encoder, "decoder": PAIR.decoder, "cross": "none"},
+            models.EncoderDecoderConfig, {"encoder": PAIR.encoder, "decoder": PAIR.decoder, "cross": "none",
+                                          "two_tables": False},
         ),
         "ViTConfig": (
             models.ViTConfig,
             {"image_size": (8, 8), "patch": 4, "channels": 1, "width": 32, "layers": (LAYER,), "norm": NORM,
-             "embed_norm": NORM, "patch_bias": True, "cls": True, "registers": 1, "pool": "cls", "classes": 3,
-             "distilled": True, "coordinates": "index", "stochastic_depth": 0.1, "dtype": "float32"},
+             "embed_norm": NORM, "patch_norm": NORM, "patch_bias": True, "cls": True, "registers": 1, "pool": "cls",
+             "classes": 3, "distilled": True, "coordinates": "index", "stochastic_depth": 0.1, "dtype": "float32"},
         ),
         "DiTConfig": (
             models.DiTConfig,

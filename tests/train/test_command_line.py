@@ -35,6 +35,7 @@ MISTYPED = {
     "train.compare --task=lm --steps=many": "argument --steps: invalid int value: 'many'",
     "train.evaluate run --eval_limit=-2": "eval_limit must be at least -1, got -2",
     "train.extend --windows=0": "windows must be at least 1, got 0",
+    "train.embed --batch=0": "batch must be at least 1, got 0",
     "train.generate --foo": "unknown option --foo; see --help",
     "train.export --foo": "unknown option --foo; see --help",
     "train.replay --foo": "unknown option --foo; see --help",

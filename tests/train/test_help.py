@@ -17,7 +17,7 @@ MODULES = {
     for name in (
         "vit.program", "lm.program", "seq2seq.program", "dit.program", "tune.program", "compare.program",
         "evaluate.program", "extend.program", "plan.program", "report.program", "generate.program", "replay.program",
-        "export.program", "lm.longrope.program",
+        "embed.program", "export.program", "lm.longrope.program",
     )
 }  # fmt: skip
 

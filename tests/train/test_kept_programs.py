@@ -17,10 +17,12 @@ from train.lm import config as lm
 def no_cache(monkeypatch, tmp_path):
     """JAX keeps nothing yet, and the user's cache folder is a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path / 'cache'}")
-    before = jax.config.jax_compilation_cache_dir
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: jax.config.values[name] for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
     yield
-    jax.config.update("jax_compilation_cache_dir", before)
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 def test_a_cpu_keeps_nothing_unless_it_is_asked_to(tmp_path):
@@ -29,6 +31,21 @@ def test_a_cpu_keeps_nothing_unless_it_is_asked_to(tmp_path):
     assert not (tmp_path / "cache").exists()
     assert keep_programs(f"{tmp_path / 'mine'}") == ""
     assert jax.config.jax_compilation_cache_dir == f"{tmp_path / 'mine'}"
+
+
+def test_a_cpu_keeps_them_by_kind_of_processor_where_a_program_wants_it(tmp_path, monkeypatch):
+    facts = tmp_path / "cpuinfo"
+    monkeypatch.setattr(kept_programs, "CPU_FACTS", facts)
+    assert keep_programs("auto", cpu=True) == ""
+    assert jax.config.jax_compilation_cache_dir is None  # nobody knows the kind
+    folders = []
+    for flags in ("sse avx", "sse avx avx512f"):
+        facts.write_text(f"model name : A\nflags : {flags}\ncpu MHz : 1\n\nmodel name : B\n")
+        assert keep_programs("auto", cpu=True) == ""
+        folders.append(jax.config.jax_compilation_cache_dir)
+        jax.config.update("jax_compilation_cache_dir", None)
+    assert folders[0] != folders[1]
+    assert {Path(folder).parent for folder in folders} == {tmp_path / "cache/pejax"}
 
 
 def test_a_gpu_keeps_them_in_a_folder_of_the_user(tmp_path, monkeypatch):

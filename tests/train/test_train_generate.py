@@ -15,12 +15,23 @@ from tests.support.cli import refused
 from tests.support.gguf_files import byte_tokens, write_gguf
 from tests.support.hub_folders import write
 from train.generate.models import ByteReader
-from train.generate.program import main
+from train.generate.program import Progress, main
 from train.lm import program as lm
 from train.runs import load_run
 
 PROMPT = "the thin"
 VOCAB = 260
+
+
+@pytest.fixture(autouse=True)
+def no_kept_programs(monkeypatch, tmp_path):
+    """The user's cache folder is a new one, and JAX keeps what it kept before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path / 'cache'}")
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: jax.config.values[name] for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +128,25 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["a", "--first=4"], "first needs a window, whose cache keeps the first tokens too, got first=4 without one"),
         (["a", "--stop", "x", ""], "stop must hold texts of at least one character, got ('x', '')"),
         (["a", "--extend=yarm"], "unknown extension 'yarm'"),
+        (["a", "--cache_policy=lazy"], "cache_policy must be one of auto, recompute, stepwise, got 'lazy'"),
         (["a", "--params=int8"], "params must be one of float32, bfloat16, file, got 'int8'"),
-        ([], "the following arguments are required: PROMPT"),
+        ([], "PROMPT must be given, or --prompt_file or --messages in its place, got none"),
+        (["a", "--prompt_file=b"], "PROMPT or prompt_file must be given, got both, 'a' and 'b'"),
+        (["--prompt_file=no/file"], "No such file or directory: 'no/file'"),
+        (["--prompt_file=/dev/null"], "the prompt must have at least one token, got none"),
+        (["a", "--messages=/dev/null"], "messages must be a file of JSON, got '/dev/null': Expecting value"),
+        (["a", "--chat=maybe"], "chat must be one of auto, on, off, got 'maybe'"),
+        (["a", "--chat=off", "--system=b"], "system must be given with a chat, got --chat=off"),
+        (["a", "--chat_variables=[]"], "chat_variables must be a JSON object, got '[]'"),
+        (["a", "--chat_variables={"], "chat_variables must be a JSON object, got '{'"),
+        (["a", "--chat_variables={}"], "chat_variables needs a model with a chat template, got one without"),
+        (["a", "--chat=on"], "chat=on needs a model with a chat template, got one without"),
+        (["a", "--system=b"], "system needs a model with a chat template, got one without"),
+        (["a", "--top_p=0.5"], "top_p=0.5 needs a temperature above 0, got 0.0"),
+        (["a", "--samples=2"], "samples=2 needs a temperature above 0, got 0.0"),
+        (["a", "--samples=0"], "samples must be at least 1, got 0"),
+        (["a", "--min_p=2", "--temperature=1"], "min_p must be from 0 to 1, got 2.0"),
+        (["a", "--presence_penalty=3"], "presence_penalty must be from -2 to 2, got 3.0"),
     ],
 )
 def test_options_that_are_refused(arguments, message, file, capsys):
@@ -130,7 +158,7 @@ def test_models_that_are_refused(tmp_path, folder, capsys):
         "nothing must be a folder with config.json and safetensors files, or a GGUF file, got nothing there"
         in refused(capsys, lambda: main(["a", f"--model={tmp_path}/nothing"]))
     )
-    assert "tokenizer.ggml.model must be one of gpt2; others are not read yet, got None" in refused(
+    assert "tokenizer.ggml.model must be one of gpt2, llama, bert, t5; others are not read yet, got None" in refused(
         capsys, lambda: main(["a", f"--model={write_gguf(tmp_path / 'a.gguf', folder)}"])
     )
 
@@ -194,6 +222,26 @@ def test_a_run_has_the_tokenizer_of_its_data_which_the_user_names(tmp_path, caps
     assert "add --data=" in refused(capsys, lambda: main(["story", model]))
     assert main(["story 7", model, data, "--max_tokens=3"]) == 0
     assert "3 tokens" in capsys.readouterr().err
+
+
+def test_the_rate_leaves_out_what_waits_for_a_program():
+    progress = Progress(asked=1.0, times=[3.0, 5.0, 5.5, 6.0, 6.5], tokens=5, compiled=1.75)
+    assert f"{progress}" == "5 tokens · the first after 2.00 s, 1.75 s of them to compile · then 2.0 tokens per second"
+    of_two = Progress(asked=1.0, times=[3.0, 5.0, 5.5, 6.0], tokens=7, texts=2)
+    assert f"{of_two}".endswith("then 4.0 tokens per second")
+    assert f"{Progress(1.0, [3.0], 1)}" == "1 token · the first after 2.00 s, 0.00 s of them to compile"
+    assert f"{Progress()}" == "0 tokens"
+
+
+@pytest.mark.slow
+def test_the_policy_of_the_cache_is_that_of_generate(file, capsys):
+    flags = (f"--model={file}", "--extend=dynamic_ntk(factor=2)", "--max_tokens=8", "x" * 60)
+    model = load(file, extend="dynamic_ntk(factor=2)")[0]
+    for policy in ("stepwise", "recompute"):
+        assert main([*flags, f"--cache_policy={policy}"]) == 0
+        ids = np.asarray(generate(model, [load_tokenizer(file).encode("x" * 60)], 8, policy=policy))[0].tolist()
+        ids = ids[: ids.index(0)] if 0 in ids else ids
+        assert capsys.readouterr().out == load_tokenizer(file).decode(ids) + "\n"
 
 
 def test_bytes_become_characters_as_they_are_whole_and_end_where_asked():

@@ -1,5 +1,6 @@
 """Compiled programs that are kept between runs: the second run on a GPU begins without minutes of compilation."""
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -8,15 +9,23 @@ import jax
 
 from train.devices.user_cache import cache_file
 
+CPU_FACTS = Path("/proc/cpuinfo")
+"""What Linux says of its processors."""
 
-def keep_programs(where: str) -> str:
+LEAST_SECONDS = 0.1
+"""Programs for a CPU that compile faster are not kept."""
+
+
+def keep_programs(where: str, *, cpu: bool = False) -> str:
     """Let JAX read and write compiled programs in a folder of the user's.
 
     Whoever may write there decides what this process runs, so that the folder must be the user's alone. Programs for a
-    CPU are of one kind of processor, and those of pejax compile in seconds: they are kept by request only.
+    CPU are of one kind of processor, and those of a trainer compile in seconds: they are kept by request only, or in a
+    folder for this kind of processor.
 
     Args:
         where: a folder; auto, the cache folder of the user, if this is a GPU and JAX has no such folder yet; or none.
+        cpu: whether auto keeps programs for a CPU, too, if it is known which kind of processor that is.
 
     Returns:
         Why programs are not kept, in one line; empty where they are, or where nobody asked for it.
@@ -24,9 +33,11 @@ def keep_programs(where: str) -> str:
     Raises:
         ValueError: the folder cannot be made, or is not the user's alone, and was given by name.
     """
-    if where == "none" or (where == "auto" and (jax.config.jax_compilation_cache_dir or not _on_gpu())):
+    on_cpu = cpu and jax.default_backend() == "cpu" and CPU_FACTS.is_file()
+    if where == "none" or (where == "auto" and (jax.config.jax_compilation_cache_dir or not (_on_gpu() or on_cpu))):
         return ""
-    folder = cache_file("programs") if where == "auto" else Path(where)
+    own = f"programs-{processor()}" if on_cpu else "programs"
+    folder = cache_file(own) if where == "auto" else Path(where)
     try:
         require_own(folder)
     except ValueError as refused:
@@ -34,7 +45,16 @@ def keep_programs(where: str) -> str:
             return f"compiled programs are not kept: {refused}"
         raise
     jax.config.update("jax_compilation_cache_dir", f"{folder.absolute()}")
+    if on_cpu:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
     return ""
+
+
+def processor() -> str:
+    """Return a digest of the kind of this processor: a program for another one may end the process."""
+    first = CPU_FACTS.read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    lines = [line for line in first if line.startswith(("model name", "CPU part", "flags", "Features"))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
 def _on_gpu() -> bool:

@@ -5,7 +5,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
+from typing import TypeVar
 
 from jax.errors import JaxRuntimeError
 
@@ -18,6 +20,8 @@ INTERRUPTED = 128 + signal.SIGINT
 
 REPEATED = 0.1
 """Seconds after which a stop that nothing handles is raised again."""
+
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
@@ -94,3 +98,11 @@ def _stopping() -> bool:
     while error is not None and not isinstance(error, Stopped):
         error = error.__context__
     return error is not None
+
+
+def run_in_thread(work: Callable[[], Result]) -> Result:
+    """Return the result of work that a thread does, so that a signal is heard while a program of minutes runs."""
+    pool = ThreadPoolExecutor(1)
+    result = pool.submit(work).result()
+    pool.shutdown()
+    return result

@@ -14,10 +14,9 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -34,7 +33,7 @@ from train.engine.parser import parse
 from train.engine.progress import Evaluating
 from train.engine.results import results_stem
 from train.engine.run_files import MODEL
-from train.engine.stopping import report_errors, stop_on_signals
+from train.engine.stopping import report_errors, run_in_thread, stop_on_signals
 from train.engine.stored_config import is_run, load_config, require_same
 from train.engine.terminal import user_console
 from train.extend.options import ExtendOptions, read_options
@@ -57,8 +56,6 @@ from train.tune.program import PROGRAM as TUNE
 from train.tune.subject import Loaded, decoder_source, model_digest, retokenized_corpus
 
 SUFFIX = ", fine-tuned"
-
-Result = TypeVar("Result")
 
 
 class Plan(NamedTuple):
@@ -104,14 +101,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             with working(console, "writing the results"):
                 publish(plan, lines, console)
     return 0
-
-
-def run_in_thread(work: Callable[[], Result]) -> Result:
-    """Return the result of work that a thread does, so that a signal is heard while a program of minutes runs."""
-    pool = ThreadPoolExecutor(1)
-    result = pool.submit(work).result()
-    pool.shutdown()
-    return result
 
 
 def prepare(options: ExtendOptions, console: Console) -> tuple[Plan, list[Measured]]:

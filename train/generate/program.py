@@ -1,20 +1,21 @@
-"""Go on with a text, by a language model in a Hugging Face folder, a GGUF file or a run of train.lm or train.tune.
+"""Go on with a text, or answer in a chat, by a model in a Hugging Face folder, a GGUF file or a run.
 
     python -m train.generate --model=SmolLM2-135M "The three primary colors are"
-    python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --top_p=0.95 --seed=3
-    python -m train.generate --model=model.gguf "$(cat book.txt) In short," --extend="yarn(factor=4)"
+    python -m train.generate --model=SmolLM2-135M-Instruct "Name three colors." --system="Be brief."
+    python -m train.generate --model=model.gguf --prompt_file=book.txt --extend="yarn(factor=4)"
+    python -m train.generate --model=model.gguf "Once upon a time" --temperature=0.8 --min_p=0.05 --samples=3
     python -m train.generate --model=runs/rope-shakespeare-0 "To be" --temperature=0.8
 
     python -m train.generate --model=model.gguf "A story without end:" --window=512 --first=4 --max_tokens=10000
 
-The text is written as it is made, and ends at the model's own ends of text, before a text of `--stop`, or after
-`--max_tokens`. What was loaded, and how fast it was, goes to the standard error output.
+A model with a chat template is asked as a chat, unless --chat=off. The text is written as it is made, and ends at the
+model's own ends of text, before a text of `--stop`, or after `--max_tokens`. What was loaded, and how fast it was, goes
+to the standard error output.
 """
 
-import dataclasses
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -22,36 +23,17 @@ from rich.console import Console
 from pejax._process.devices import visible_devices
 from pejax._process.text import printable
 from pejax.models import Sampling, stream
+from train.devices.kept_programs import keep_programs
 from train.engine.heartbeat import working
+from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
-from train.generate.models import about, open_model
+from train.generate.models import Subject, about, open_model
 from train.generate.options import GenerateOptions, parser
-
-
-@dataclasses.dataclass
-class Progress:
-    """The count of tokens made so far, and their times.
-
-    Attributes:
-        tokens: their number, the one that ends the text included.
-        began: when the first of them was there.
-        now: when the newest was there.
-    """
-
-    tokens: int = 0
-    began: float = 0.0
-    now: float = 0.0
-
-    def count(self) -> None:
-        """Count a token."""
-        self.tokens, self.now = self.tokens + 1, time.perf_counter()
-        self.began = self.began or self.now
-
-    def __str__(self) -> str:
-        took = self.now - self.began
-        speed = f" · {(self.tokens - 1) / took:.1f} tokens per second after the first" if took else ""
-        return f"{self.tokens} token{'s' * (self.tokens != 1)}{speed}"
+from train.generate.output import lines, pieces, texts
+from train.generate.progress import Progress, timed
+from train.generate.prompt import ask, read_messages, read_prompt
+from train.generate.sampling import sampling_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,13 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for piece in text(arguments.prompt, options, console, progress):
             sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
             sys.stdout.flush()
-        sys.stdout.write("\n")
         console.print(str(progress))
     return 0
 
 
-def text(prompt: str, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
-    """Return the text that follows a prompt, piece by piece; the progress counts its tokens.
+def text(prompt: str | None, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
+    """Return what the command writes after a prompt, piece by piece; the progress counts its tokens.
 
     Raises:
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of
@@ -84,38 +65,50 @@ def text(prompt: str, options: GenerateOptions, console: Console, progress: Prog
         raise ValueError(f"max_tokens must be at least 1, got {options.max_tokens}")
     if "" in options.stop:
         raise ValueError(f"stop must hold texts of at least one character, got {options.stop}")
-    if any("\ud800" <= letter <= "\udfff" for letter in prompt):
-        encoding = sys.getfilesystemencoding()
-        raise ValueError(f"the prompt must be text in this locale's encoding, {encoding}, got {prompt!r}")
+    require_rules(options)
+    prompt = read_prompt(prompt, options)
+    messages = read_messages(prompt, options)
     visible_devices()
+    if not_kept := keep_programs(options.programs, cpu=True):
+        console.print(not_kept)
     with working(console, "loading"):
         subject = open_model(options)
     model, tokenizer = subject.model, subject.reader
-    ids = tokenizer.encode(prompt)
+    ids, note = ask(tokenizer, prompt, messages, options)
     if not ids:
         raise ValueError("the prompt must have at least one token, got none")
+    sampling, notes = sampling_of(options, model.config.vocab)
+    count, steps = _steps(subject, ids, sampling, options)
+    console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
+    for line in (*filter(None, [note]), *notes):
+        console.print(line)
+    steps = timed(steps, progress, console)
+    for number, tokens in enumerate(texts(steps, options.samples, tokenizer.eos, progress.count), 1):
+        if options.samples > 1:
+            yield f"== {number} of {options.samples}\n"
+        yield from (lines if options.logprobs else pieces)(tokens, tokenizer, options.stop)
+
+
+def _steps(subject: Subject, ids: list[int], sampling: Sampling, options: GenerateOptions) -> tuple[int, Iterator[Any]]:
+    """Return the largest number of new tokens, and an iterator over the next tokens of all texts."""
+    model, eos = subject.model, subject.reader.eos
     renumber = model.stack.encoding.embed is None  # what is added to the input keeps its position
     endless = bool(options.extend) or (renumber and 0 < options.window <= model.config.length - options.first)
     count = options.max_tokens if endless else _room(len(ids), model.config.length, options.max_tokens)
-    sampling = Sampling(options.temperature, options.top_k, options.top_p)
-    tokens = stream(
+    return count, stream(
         model,
-        [ids],
+        [ids] * options.samples,
         count,
         sampling=sampling,
         key=jax.random.key(options.seed),
+        # One text is read up to its end.
+        stop=[end for end in eos if end < model.config.vocab] if options.samples > 1 else None,
+        policy=None if options.cache_policy == "auto" else options.cache_policy,
         window=options.window or None,
         first=options.first,
         renumber=renumber,
+        return_logprobs=options.logprobs,
     )
-    console.print(f"{about(subject)} · {len(ids)} tokens of the prompt, at most {count} to follow")
-
-    def token_ids() -> Iterator[int]:
-        for token in tokens:
-            progress.count()
-            yield int(token[0])
-
-    yield from tokenizer.stream(token_ids(), stop=(*tokenizer.eos, *options.stop))
 
 
 def _room(prompt: int, context: int, most: int) -> int:

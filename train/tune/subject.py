@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from pejax import interop
+from pejax.interop.gguf_parts import part_paths
 from pejax.interop.source_files import find_gguf, open_source
 from pejax.models import Decoder, TransformerConfig
 from train.data.text.loading import Corpus
@@ -40,7 +41,8 @@ def model_digest(path: str) -> str:
     """
     _, source = decoder_source(path)
     folder, gguf = Path(path), find_gguf(Path(path))
-    files = [gguf] if gguf else [folder / name for name in sorted({tensor.file for tensor in source.tensors.values()})]
+    names = sorted({tensor.file for tensor in source.tensors.values()})
+    files = part_paths(gguf) if gguf else [folder / name for name in names]
     digest = hashlib.sha256(b"" if gguf else json.dumps(source.config_json, sort_keys=True).encode())
     for file in files:
         with file.open("rb") as weights:

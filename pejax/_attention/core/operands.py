@@ -97,13 +97,15 @@ class Layout(NamedTuple):
 def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tuple[Array, Array]:
     """Apply a function of one head to all of them: `vmap` over the batch, `vmap_or_map` over heads.
 
-    Tokens that are not batched stay so, and a bias that does not read q and k is evaluated once for the whole batch.
+    The heads of a single query, as in decoding, are computed at once. Tokens that are not batched stay so, and a bias
+    that does not read q and k is evaluated once for the whole batch.
 
     Returns:
         The function's outputs with N, K, G in front.
     """
     q, k, v, shared, per_head, q_tokens, k_tokens, key_bias, seed, pair_arrays, origin = operands
-    n, key_heads, group_size = q.shape[:3]
+    n, key_heads, group_size, queries = q.shape[:4]
+    lift = jax.vmap if queries == 1 else vmap_or_map
     batch_id, head_id = jnp.arange(n, dtype=jnp.uint32), jnp.arange(key_heads * group_size, dtype=jnp.uint32)
     batch_id, head_id = batch_id + origin.batch, head_id + origin.head
     if layout.one_dropout:
@@ -121,10 +123,10 @@ def over_heads(function: HeadFunction, operands: Operands, layout: Layout) -> tu
             if group_size == 1:  # with an axis of size 1, XLA copies into another layout around every loop
                 outputs = head(*jax.tree.map(lambda x: x[0], (q, group_operands)))
                 return jax.tree.map(lambda x: x[None], outputs)
-            return vmap_or_map(head)(q, group_operands)
+            return lift(head)(q, group_operands)
 
         head_ids = head_id.reshape(key_heads, group_size)
-        return vmap_or_map(group)(q, k, v, (per_head, head_ids, bias_and_pair_arrays))
+        return lift(group)(q, k, v, (per_head, head_ids, bias_and_pair_arrays))
 
     in_axes = (0, 0, 0, layout.q_axes, layout.k_axes, 0, 0)
     return jax.vmap(example, in_axes)(q, k, v, q_tokens, k_tokens, batch_id, (key_bias, pair_arrays))

@@ -59,7 +59,7 @@ def tile_logits(
     pair_arrays: PairArrays = PairArrays(),
 ) -> Float[Array, "T S"]:
     """Return the logits of one head, -inf where `mask` or `pair_arrays.mask` is False."""
-    logits = options.scale * jnp.matmul(q, k.T, precision=options.precision)
+    logits = options.scale * _products(q, k, options)
     if hooks.bias is not None:
         hook_bias = call_hook(hooks.bias, (q, k, q_tokens.positions, k_tokens.positions), "bias", "(T, S)", logits)
         placed = placed_pairs(q_tokens, k_tokens)
@@ -72,6 +72,13 @@ def tile_logits(
     for allowed in (mask, pair_arrays.mask):
         logits = logits if allowed is None else jnp.where(allowed, logits, -jnp.inf)
     return logits
+
+
+def _products(q: Float[Array, "T D"], k: Float[Array, "S D"], options: Options) -> Float[Array, "T S"]:
+    """Return q kᵀ; a single query is a vector, for which compilers need no transposed copy of k."""
+    if q.shape[0] == 1:
+        return lax.dot_general(q[0], k, (((0,), (1,)), ((), ())), precision=options.precision)[None]
+    return jnp.matmul(q, k.T, precision=options.precision)
 
 
 def tile_output(

@@ -1,4 +1,4 @@
-"""Models of images and text, of which one tower is loaded: SigLIP and CLIP."""
+"""Models of images and text, of which one tower is loaded: SigLIP, CLIP and AIMv2."""
 
 import math
 
@@ -96,10 +96,69 @@ TEXT = {
     ),
     **{part: name.replace("vision_model.", "text_model.", 1) for part, name in SIGLIP_LAYERS.items()},
 }  # fmt: skip
+
+
+def siglip_text(c: Config) -> TransformerConfig:
+    """Read SiglipTextConfig, of SigLIP and SigLIP 2: a text is padded to the trained length, and padding is seen."""
+    c.defaults(vocab_size=32000)
+    own, length = layer(c), c.count("max_position_embeddings", 64)
+    return uniform_model(
+        c, own, width=c.count("hidden_size"), layers="num_hidden_layers", norm=own.norm, head=None, length=length,
+        causal=False,
+    )  # fmt: skip
+
+
+SIGLIP_TEXT_CARRIED = r"^(text_model\.)?(head\.(weight|bias)|embeddings\.position_ids)$"
 TEXT_CARRIED = r"^text_projection\.weight$|(^|\.)embeddings\.position_ids$"
 CLIP_KEYS = (*INERT, "projection_dim")
 CLIP = {
     "clip": Architecture(vision_tower(clip, CLIP_KEYS), VISION, "vision_model.", BOTH, CLIP_CARRIED, skipped_rows=1),
-    "clip_text_model": Architecture(clip_text, TEXT, "text_model.", CLIP_KEYS, TEXT_CARRIED),
+    **dict.fromkeys(
+        ("clip_text_model", "metaclip_2_text_model"),
+        Architecture(clip_text, TEXT, "text_model.", CLIP_KEYS, TEXT_CARRIED),
+    ),
+    **dict.fromkeys(
+        ("siglip_text_model", "siglip2_text_model"),
+        Architecture(siglip_text, TEXT, "text_model.", (*INERT, "projection_size"), SIGLIP_TEXT_CARRIED),
+    ),
     "clip_vision_model": Architecture(clip, VISION, "vision_model.", CLIP_KEYS, CLIP_CARRIED, skipped_rows=1),
+}
+
+
+# The vision tower of AIMv2: RMSNorm, also of the vectors of patches before positions are added; gated MLPs.
+
+AIMV2_NAMES = {
+    **prefixed(
+        "vision_model.", patch="embeddings.patch_embed", patch_norm="embeddings.rms_norm",
+        position="embeddings.position_embedding.weight", norm="rms_norm",
+    ),
+    **prefixed(
+        "vision_model.encoder.layers.{n}.", norm_attention="rms_norm1", norm_mlp="rms_norm2", q="attention.q_proj",
+        k="attention.k_proj", v="attention.v_proj", o="attention.out_proj", gate="ffn.gate_proj", up="ffn.up_proj",
+        down="ffn.down_proj",
+    ),
+}  # fmt: skip
+SINUSOIDS = EncodingSpec("sinusoidal", {"layout": "concat", "indexing": "xy"})
+
+
+def aimv2(c: Config) -> ViTConfig:
+    """Read Aimv2VisionConfig; models of native resolution have sinusoids in place of a table."""
+    c.defaults(hidden_size=1024, num_hidden_layers=24, num_attention_heads=8, intermediate_size=2816)
+    norm, bias = NormConfig("rms", c.number("rms_norm_eps", 1e-5)), "qkvo" if c.flag("qkv_bias", False) else ""
+    pe = SINUSOIDS if c.flag("is_native", False) else EncodingSpec("learned")
+    layer = LayerConfig(attention(c, pe=pe, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    return vision_transformer(c, layer, image=224, patch=14, cls=False, pool="mean", patch_norm=norm)
+
+
+AIMV2_KEYS = (*INERT, "use_head")
+AIMV2_CARRIED = r"^(vision_model\.)?head\."
+AIMV2 = {
+    "aimv2": Architecture(
+        vision_tower(aimv2, AIMV2_KEYS),
+        AIMV2_NAMES,
+        "vision_model.",
+        (*BOTH, "max_logit_scale"),
+        f"{TEXT_TOWER}|{AIMV2_CARRIED}",
+    ),
+    "aimv2_vision_model": Architecture(aimv2, AIMV2_NAMES, "vision_model.", AIMV2_KEYS, AIMV2_CARRIED),
 }

@@ -1,4 +1,4 @@
-"""Encoders: BERT and its relatives, RoFormer, DistilBERT, ModernBERT and XLNet."""
+"""Encoders: BERT, RoBERTa, ELECTRA, MPNet, RoFormer, DistilBERT and XLNet."""
 
 import math
 import re
@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from pejax._record.specs import EncodingSpec
+from pejax._record.specs import EncodingSpec, Spec, SumSpec
 from pejax.interop.architecture import Architecture, prefixed
 from pejax.interop.config import Config
-from pejax.interop.readers import attention, channels_per_head, layer_types, mlp, uniform_model
-from pejax.interop.rope import read_rope
+from pejax.interop.readers import attention, channels_per_head, mlp, uniform_model
 from pejax.interop.stacks import ModelConfig, head_stack
 from pejax.models import AttentionConfig, HeadConfig, LayerConfig, MlpConfig, NormConfig, TransformerConfig
 
@@ -45,8 +44,10 @@ BERT_CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$|
 def bert(
     c: Config,
     skipped_rows: int = 0,
-    pe: EncodingSpec = EncodingSpec("learned"),
+    pe: Spec = EncodingSpec("learned"),
     head_activation: str | None = None,
+    feed: MlpConfig | None = None,
+    bias: str = "qkvo",
 ) -> TransformerConfig:
     """Read BertConfig.
 
@@ -55,20 +56,27 @@ def bert(
         skipped_rows: number of rows before the table of positions.
         pe: the encoding.
         head_activation: activation in the head. None = that of the layers.
+        feed: the MLP. None = a plain one with biases.
+        bias: linear maps of attention with a bias, as in `AttentionConfig`.
     """
-    c.must("position_embedding_type", "absolute")
     c.must("is_decoder", False)
     norm = NormConfig("layer", c.number("layer_norm_eps", 1e-12), bias=True)
     layers, length = c.count("num_hidden_layers"), c.count("max_position_embeddings", 512) - skipped_rows
-    plain = mlp(c, "gelu", gated=False, bias=True)
-    layer = LayerConfig(attention(c, pe=pe, bias="qkvo"), plain, norm, order="post")
+    feed = feed or mlp(c, "gelu", gated=False, bias=True)
+    layer = LayerConfig(attention(c, pe=pe, bias=bias), feed, norm, order="post")
     head = HeadConfig(
-        c.flag("tie_word_embeddings", True), bias=True, transform=(head_activation or plain.activation, norm)
+        c.flag("tie_word_embeddings", True), bias=True, transform=(head_activation or feed.activation, norm)
     )
     return TransformerConfig(
         c.count("vocab_size"), c.count("hidden_size"), length, (layer,) * layers, causal=False, norm=None,
-        embed_norm=norm, types=c.count("type_vocab_size", 2), head=head, padding="counted",
+        embed_norm=norm, types=c.count("type_vocab_size", 2, least=0), head=head, padding="counted",
     )  # fmt: skip
+
+
+def absolute(c: Config) -> TransformerConfig:
+    """Read BertConfig."""
+    c.must("position_embedding_type", "absolute")
+    return bert(c)
 
 
 def roberta(c: Config) -> TransformerConfig:
@@ -76,6 +84,7 @@ def roberta(c: Config) -> TransformerConfig:
 
     The head's activation is no key: transformers computes the exact GELU there, whatever `hidden_act` says.
     """
+    c.must("position_embedding_type", "absolute")
     padding = c.count("pad_token_id", PADDING, least=0)
     return replace(bert(c, skipped_rows=1 + padding, head_activation="gelu"), padding=padding)
 
@@ -91,8 +100,70 @@ ROBERTA = Architecture(
     copies={"lm_head.decoder.bias": "lm_head.bias"},
 )
 BERT = {
-    "bert": Architecture(bert, BERT_NAMES, "bert.", BERT_INERT, BERT_CARRIED, copies=BERT_COPIES),
+    "bert": Architecture(absolute, BERT_NAMES, "bert.", BERT_INERT, BERT_CARRIED, copies=BERT_COPIES),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
+}
+
+
+# ELECTRA: a BERT whose generator has a head, and whose discriminator's head is carried.
+
+ELECTRA_NAMES = {
+    **prefixed("electra.", **BERT_BODY), "head": "generator_lm_head",
+    **prefixed("generator_predictions.", dense="dense", dense_norm="LayerNorm"),
+}  # fmt: skip
+ELECTRA_INERT = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "summary_type", "summary_use_proj"),
+    *("summary_activation", "summary_last_dropout"),
+)
+ELECTRA_CARRIED = r"(^|\.)embeddings\.position_ids$|^discriminator_predictions\."
+
+
+def electra(c: Config) -> TransformerConfig:
+    """Read ElectraConfig; token vectors must be as wide as the states. The head's activation is no key."""
+    c.must("position_embedding_type", "absolute")
+    c.defaults(embedding_size=128, hidden_size=256)
+    c.must("embedding_size", c.count("hidden_size"))
+    return bert(c, head_activation="gelu")
+
+
+ELECTRA = {"electra": Architecture(electra, ELECTRA_NAMES, "electra.", ELECTRA_INERT, ELECTRA_CARRIED)}
+
+
+# MPNet: a RoBERTa without token types, which has a T5 bias beside the table of positions.
+
+MPNET_NAMES = {
+    **{part: re.sub(r"^roberta\.", "mpnet.", name) for part, name in ROBERTA_NAMES.items() if part != "types"},
+    "relative": "mpnet.encoder.relative_attention_bias",
+    **prefixed(
+        "mpnet.encoder.layer.{n}.attention.", q="attn.q", k="attn.k", v="attn.v", o="attn.o",
+        norm_attention_sum="LayerNorm",
+    ),
+}  # fmt: skip
+MPNET_CARRIED = r"(^|\.)(pooler\.dense\.(weight|bias)|embeddings\.position_ids)$"
+BUCKETS, FARTHEST = 32, 128
+"""Of the T5 bias; neither is a key that transformers reads, but the number of buckets is that of the table's rows."""
+
+
+def mpnet(c: Config) -> TransformerConfig:
+    """Read MPNetConfig; positions count the ids that are not 1, whatever `pad_token_id` says."""
+    c.must("relative_attention_num_buckets", BUCKETS)
+    c.must("position_embedding_type", "absolute")
+    c.defaults(type_vocab_size=0)
+    c.must("type_vocab_size", 0)
+    pe = SumSpec((EncodingSpec("learned"), EncodingSpec("t5", {"buckets": BUCKETS, "max_distance": FARTHEST})))
+    return replace(bert(c, skipped_rows=1 + PADDING, pe=pe, head_activation="gelu"), padding=PADDING)
+
+
+MPNET = {
+    "mpnet": Architecture(
+        mpnet,
+        MPNET_NAMES,
+        "mpnet.",
+        ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+        MPNET_CARRIED,
+        skipped_rows=1 + PADDING,
+        copies={"lm_head.decoder.bias": "lm_head.bias"},
+    )
 }
 
 
@@ -108,6 +179,7 @@ ANGLES = r"(^|\.)encoder\.embed_positions\.weight$"
 def roformer(c: Config) -> TransformerConfig:
     """Read RoFormerConfig: queries and keys are rotated, values are not."""
     c.must("rotary_value", False)
+    c.must("position_embedding_type", "absolute")
     c.must("embedding_size", c.count("hidden_size"))
     c.defaults(max_position_embeddings=1536)
     return bert(c, pe=EncodingSpec("rope", {"base": ROFORMER_BASE, "pairing": "interleaved"}))
@@ -170,56 +242,6 @@ def distilbert(c: Config) -> TransformerConfig:
 DISTILBERT = {
     "distilbert": Architecture(distilbert, DISTILBERT_NAMES, "distilbert.", DISTILBERT_INERT, DISTILBERT_CARRIED)
 }
-
-
-# ModernBERT: norms without bias before the branches, rotary positions with a base per layer type, gated GELU.
-
-MODERNBERT_NAMES = {
-    "table": "model.embeddings.tok_embeddings", "embed_norm": "model.embeddings.norm", "norm": "model.final_norm",
-    "head": "decoder", "dense": "head.dense", "dense_norm": "head.norm",
-    **prefixed(
-        "model.layers.{n}.", norm_attention="attn_norm", norm_mlp="mlp_norm", qkv="attn.Wqkv", o="attn.Wo",
-        gate_up="mlp.Wi", down="mlp.Wo",
-    ),
-}  # fmt: skip
-BASES = {"full_attention": ("global_rope_theta", 1.6e5), "sliding_attention": ("local_rope_theta", 1e4)}
-MODERNBERT_INERT = (
-    *("classifier_pooling", "deterministic_flash_attn", "embedding_dropout", "initializer_cutoff_factor"),
-    *("layer_norm_eps", "mlp_dropout", "position_embedding_type", "reference_compile", "repad_logits_with_grad"),
-    *("sparse_prediction", "sparse_pred_ignore_index"),
-)
-
-
-def modernbert(c: Config) -> TransformerConfig:
-    """Read ModernBertConfig: tokens of layers with windows see `local_attention // 2` others on either side."""
-    c.must("rope_theta", None)
-    c.defaults(max_position_embeddings=8192)
-    layers, period = c.count("num_hidden_layers"), c.count("global_attn_every_n_layers", 3)
-    types = layer_types(c, ["sliding_attention" if n % period else "full_attention" for n in range(layers)])
-    norm = NormConfig("layer", c.number("norm_eps", 1e-5), c.flag("norm_bias", False))
-    bias = "qkvo" if c.flag("attention_bias", False) else ""
-    gated = mlp(c, "gelu", key="hidden_activation", bias=c.flag("mlp_bias", False))
-    bases = {kind: c.number(*default) for kind, default in BASES.items()}
-    window = c.count("local_attention", 128) // 2 + 1
-
-    def layer(number: int, kind: str) -> LayerConfig:
-        pe = read_rope(c, kind, base=bases[kind], local=False)
-        attention_config = attention(c, pe=pe, bias=bias, window=window if kind == "sliding_attention" else None)
-        return LayerConfig(attention_config, gated, norm, bare=number == 0)
-
-    transform = c.activation("classifier_activation", "gelu"), norm
-    head = HeadConfig(
-        c.flag("tie_word_embeddings", True), c.flag("decoder_bias", True), transform,
-        transform_bias=c.flag("classifier_bias", False),
-    )  # fmt: skip
-    return TransformerConfig(
-        c.count("vocab_size"), c.count("hidden_size"), c.count("max_position_embeddings"),
-        tuple(layer(number, kind) for number, kind in enumerate(types)), causal=False, norm=norm, embed_norm=norm,
-        head=head, padding="counted",
-    )  # fmt: skip
-
-
-MODERNBERT = {"modernbert": Architecture(modernbert, MODERNBERT_NAMES, "model.", MODERNBERT_INERT)}
 
 
 # XLNet as one stream over one text: Transformer-XL's encoding in both directions, norms after the sums.

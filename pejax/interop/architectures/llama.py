@@ -1,5 +1,6 @@
 """Llama and its descendants: the same names of tensors, with other norms, biases, windows or positions."""
 
+from dataclasses import replace
 from typing import Any
 
 from pejax.interop.architecture import Architecture, prefixed
@@ -55,7 +56,8 @@ LLAMA = {
 }
 
 
-# Qwen2, with biases of queries, keys and values, the text of Qwen2.5-VL, and Qwen3, with norms of queries and keys.
+# Qwen2, with biases of queries, keys and values, Qwen3, with norms of queries and keys, and the texts of their models
+# of images: in a text without pictures, all sections of the channels have the same position.
 
 QK_NORMS = prefixed("model.layers.{n}.self_attn.", q_norm="q_norm", k_norm="k_norm")
 
@@ -78,14 +80,34 @@ def qwen2(c: Config) -> TransformerConfig:
     return qwen(c, bias="qkv")
 
 
-def of_images(c: Config) -> TransformerConfig:
-    """Read Qwen2_5_VLTextConfig: in a text without pictures, all sections of the channels have the same position."""
+def mimo(c: Config) -> TransformerConfig:
+    """Read the config of MiMo-7B, in its makers' code: a Qwen2; layers that predict later tokens are carried."""
+    c.must("attention_bias", True)
+    return qwen2(c)
+
+
+def without_sections(c: Config) -> Config:
+    """Return the config without the sections of the channels that turn with each axis."""
     for key in ("rope_scaling", "rope_parameters"):
         said = c.object(key)
         if "mrope_section" in said:
             plain = {name: "default" for name in ("type", "rope_type") if said.get(name) == "mrope"}
-            c.keys[key] = {name: value for name, value in {**said, **plain}.items() if name != "mrope_section"}
-    return qwen(c, base=1e6, bias="qkv")
+            sections = ("mrope_section", "mrope_interleaved")
+            c.keys[key] = {name: value for name, value in {**said, **plain}.items() if name not in sections}
+    return c
+
+
+def of_images(c: Config) -> TransformerConfig:
+    """Read Qwen2VLTextConfig or Qwen2_5_VLTextConfig."""
+    return qwen(without_sections(c), base=1e6, bias="qkv")
+
+
+def qwen3_of_images(c: Config) -> TransformerConfig:
+    """Read Qwen3VLTextConfig."""
+    c.defaults(head_dim=128, num_key_value_heads=32, max_position_embeddings=128000)
+    norm, bias = NormConfig("rms", c.number("rms_norm_eps", 1e-6)), "qkvo" if c.flag("attention_bias", False) else ""
+    layer = LayerConfig(attention(without_sections(c), bias=bias, qk_norm=norm), mlp(c), norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), bases={"full_attention": 5e5})
 
 
 def qwen3(c: Config) -> TransformerConfig:
@@ -99,8 +121,71 @@ WINDOW = ("sliding_window",)
 """A key that is read only where `use_sliding_window` is true."""
 QWEN = {
     "qwen2": Architecture(qwen2, NAMES, "model.", WINDOW, neutral={"use_mrope": False}),
-    "qwen2_5_vl_text": Architecture(of_images, NAMES, "model.", WINDOW),
+    "mimo": Architecture(mimo, NAMES, "model.", (*WINDOW, "num_nextn_predict_layers"), r"^model\.mtp_layers\."),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"), Architecture(of_images, NAMES, "model.", WINDOW)),
+    "qwen3_vl_text": Architecture(qwen3_of_images, {**NAMES, **QK_NORMS}, "model."),
     "qwen3": Architecture(qwen3, {**NAMES, **QK_NORMS}, "model.", WINDOW),
+}
+
+
+# InternLM3, CWM, Helium and EuroBERT: Llamas of which one renames keys, one has windows, one rotates neighboring
+# channels, and one is an encoder.
+
+
+def internlm3(c: Config) -> TransformerConfig:
+    """Read InternLM3Config, which has one flag for the biases of attention and one for those of the MLP, both equal."""
+    c.defaults(num_key_value_heads=2, head_dim=128, rms_norm_eps=1e-5, max_position_embeddings=32768)
+    for new, old in {"attention_bias": "qkv_bias", "mlp_bias": "bias"}.items():
+        stated = c(old, c(new, False))
+        c.defaults(**{new: stated})
+        c.must(new, stated)
+    c.must("mlp_bias", c.flag("attention_bias"))
+    return llama(c)
+
+
+def cwm(c: Config) -> TransformerConfig:
+    """Read CwmConfig."""
+    c.defaults(num_key_value_heads=8, head_dim=128, sliding_window=8192, max_position_embeddings=131072)
+    if not c.object("rope_scaling") and not c.object("rope_parameters"):
+        c.keys["rope_scaling"] = CWM_SCALING
+    types = ["sliding_attention" if n % 4 else "full_attention" for n in range(c.count("num_hidden_layers"))]
+    feed, norm = mlp(c, bias=c.flag("mlp_bias", False)), NormConfig("rms", c.number("rms_norm_eps", 1e-5))
+    window = c.count("sliding_window", None)
+    bases = {"full_attention": 1e6}
+    layer = LayerConfig(attention(c), feed, norm)
+    return rotary_decoder(c, layer, head(c), types=layer_types(c, types), window=window, bases=bases)
+
+
+def helium(c: Config) -> TransformerConfig:
+    """Read HeliumConfig; its output map has no bias, and is as wide as the states."""
+    c.defaults(num_key_value_heads=20, head_dim=128, max_position_embeddings=4096)
+    heads, width = c.count("num_attention_heads"), c.count("hidden_size")
+    c.must("head_dim", channels_per_head(c, width, heads))
+    bias, norm = "qkv" if c.flag("attention_bias", False) else "", NormConfig("rms", c.number("rms_norm_eps", 1e-8))
+    layer = LayerConfig(attention(c, bias=bias), mlp(c, bias=c.flag("mlp_bias", False)), norm)
+    bases = {"full_attention": 1e5}
+    return rotary_decoder(c, layer, head(c), types=layer_types(c), bases=bases, pairing="interleaved")
+
+
+def eurobert(c: Config) -> TransformerConfig:
+    """Read EuroBertConfig, whose head has a bias where the MLPs have them."""
+    c.defaults(max_position_embeddings=8192, rms_norm_eps=1e-5)
+    c.must("is_causal", False)
+    model = llama(c)
+    return replace(model, causal=False, head=HeadConfig(head(c).tied, bias=c.flag("mlp_bias", False)))
+
+
+CWM_SCALING = {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 8192}  # fmt: skip
+EUROBERT_INERT = (
+    *("classifier_pooling", "clf_pooling", "mask_token_id"),
+    *("bos_token", "eos_token", "pad_token", "mask_token"),  # in the makers' files, which name code of their own
+)
+LLAMAS = {
+    "internlm3": Architecture(internlm3, NAMES, "model."),
+    "cwm": Architecture(cwm, NAMES, "model."),
+    "helium": Architecture(helium, NAMES, "model."),
+    "eurobert": Architecture(eurobert, NAMES, "model.", inert=EUROBERT_INERT),
 }
 
 
@@ -158,53 +243,6 @@ STARCODER2 = {
         starcoder2, {**NAMES, **STARCODER2_MLP}, "model.", STARCODER2_INERT, neutral=STARCODER2_NEUTRAL
     )
 }
-
-
-# Arcee and Nemotron: Llamas whose MLP is a squared ReLU; Nemotron's norms are LayerNorms, and half of a head turns.
-
-PLAIN = {part: name for part, name in NAMES.items() if part != "gate"}
-
-
-def squared(c: Config, norm: NormConfig, rotated_fraction: float | None = None) -> TransformerConfig:
-    """Read what both configs share; `rotated_fraction` as in `rotary_decoder`."""
-    c.defaults(max_position_embeddings=4096)
-    bias = "qkvo" if c.flag("attention_bias", False) else ""
-    plain = mlp(c, "relu2", gated=False, bias=c.flag("mlp_bias", False))
-    layer = LayerConfig(attention(c, bias=bias), plain, norm)
-    return rotary_decoder(c, layer, head(c), types=layer_types(c), rotated_fraction=rotated_fraction)
-
-
-def arcee(c: Config) -> TransformerConfig:
-    """Read ArceeConfig."""
-    return squared(c, NormConfig("rms", c.number("rms_norm_eps", 1e-5)))
-
-
-def nemotron(c: Config) -> TransformerConfig:
-    """Read NemotronConfig."""
-    return squared(c, NormConfig("layer", c.number("norm_eps", 1e-5), bias=True, offset=1.0), rotated_fraction=0.5)
-
-
-ARCEE = {"arcee": Architecture(arcee, PLAIN, "model."), "nemotron": Architecture(nemotron, PLAIN, "model.")}
-
-
-# Granite: a Llama with a factor each for token vectors, attention, branches and logits.
-
-
-def granite(c: Config) -> TransformerConfig:
-    """Read GraniteConfig."""
-    c.defaults(max_position_embeddings=2048)
-    bias = "qkvo" if c.flag("attention_bias", False) else ""
-    norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6))
-    attention_config = attention(c, bias=bias, scale=c.number("attention_multiplier", 1.0))
-    gated, factor = mlp(c, bias=c.flag("mlp_bias", False)), c.number("residual_multiplier", 1.0)
-    scaled = HeadConfig(head(c).tied, scale=1.0 / c.positive("logits_scaling", 1.0))
-    return rotary_decoder(
-        c, LayerConfig(attention_config, gated, norm, branch_scale=factor), scaled, types=layer_types(c),
-        embed_scale=c.number("embedding_multiplier", 1.0),
-    )  # fmt: skip
-
-
-GRANITE = {"granite": Architecture(granite, NAMES, "model.")}
 
 
 # Seed-OSS and ERNIE 4.5: Llamas with biases of their own; ERNIE rotates neighboring channels.

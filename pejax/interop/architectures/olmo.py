@@ -1,11 +1,28 @@
-"""Norms after the branches alone, and of queries and keys: OLMo 2 and 3, and EXAONE 4."""
+"""OLMo, whose norms have no weights, and norms after the branches alone: OLMo 2 and 3, and EXAONE 4."""
 
 from pejax.interop.architecture import Architecture
 from pejax.interop.architectures.gemma import GEMMA
-from pejax.interop.architectures.llama import QK_NORMS
+from pejax.interop.architectures.llama import NAMES, QK_NORMS
 from pejax.interop.config import Config
 from pejax.interop.readers import attention, head, layer_types, mlp, rotary_decoder
 from pejax.models import LayerConfig, NormConfig, TransformerConfig
+
+# OLMo: a Llama with LayerNorms without weights.
+
+WITHOUT_NORMS = {part: name for part, name in NAMES.items() if not part.startswith("norm")}
+
+
+def olmo(c: Config) -> TransformerConfig:
+    """Read OlmoConfig."""
+    c.must("clip_qkv", None)
+    c.defaults(max_position_embeddings=2048)
+    bias = "qkvo" if c.flag("attention_bias", False) else ""
+    layer = LayerConfig(attention(c, bias=bias), mlp(c), NormConfig("layer", 1e-5, weight=False))
+    return rotary_decoder(c, layer, head(c), types=layer_types(c))
+
+
+OLMO = {"olmo": Architecture(olmo, WITHOUT_NORMS, "model.", ignored=r"rotary_emb\.inv_freq$")}
+
 
 # OLMo 2: norms after the branches alone, and of all channels of queries and keys together.
 

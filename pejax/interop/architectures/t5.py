@@ -1,4 +1,4 @@
-"""T5, T5 v1.1, Flan-T5 and mT5: an encoder and a decoder with a relative bias each, and q·k without a scale."""
+"""T5, T5 v1.1, Flan-T5, mT5 and UMT5: encoder and decoder have relative biases of their own, q·k has no scale."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +24,9 @@ def _names(side: str, mlp: int) -> dict[str, str]:
         "relative": f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",
         "norm": f"{side}.final_layer_norm",
         **prefixed(
-            f"{side}.block.{{n}}.layer.", norm_attention="0.layer_norm", norm_cross="1.layer_norm",
-            norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi", down=f"{dense}wo",
+            f"{side}.block.{{n}}.layer.", layer_relative="0.SelfAttention.relative_attention_bias",
+            norm_attention="0.layer_norm", norm_cross="1.layer_norm", norm_mlp=f"{mlp}.layer_norm", up=f"{dense}wi",
+            down=f"{dense}wo",
             **{part: f"0.SelfAttention.{part}" for part in "qkvo"},
             **{f"cross_{part}": f"1.EncDecAttention.{part}" for part in "qkvo"},
         ),
@@ -52,18 +53,22 @@ def _mlp(c: Config, projection: str) -> MlpConfig:
     return MlpConfig(c.count("d_ff", 2048), mlp.activation("feed_forward_proj"), gated)
 
 
-def encoder_decoder(c: Config, projection: str, *, scaled: bool) -> EncoderDecoderConfig | TransformerConfig:
+def encoder_decoder(
+    c: Config, projection: str, *, scaled: bool, shared: bool = True
+) -> EncoderDecoderConfig | TransformerConfig:
     """Read the config of T5 or mT5; `is_encoder_decoder` is false in that of the encoder alone.
 
     Args:
         c: the config.
         projection: the default of `feed_forward_proj`.
         scaled: whether the states before the head are multiplied by width^-0.5.
+        shared: whether all layers of a stack share one table of the bias.
     """
     heads, width, layers = c.count("num_heads", 8), c.count("d_model", 512), c.count("num_layers", 6)
     norm, mlp = NormConfig("rms", c.number("layer_norm_epsilon", 1e-6)), _mlp(c, projection)
     buckets, farthest = c.count("relative_attention_num_buckets", 32), c.count("relative_attention_max_distance", 128)
-    pe = EncodingSpec("t5", {"buckets": buckets, "max_distance": farthest})
+    own_table = {} if shared else {"share": "layer"}
+    pe = EncodingSpec("t5", {"buckets": buckets, "max_distance": farthest, **own_table})
     attention_config = AttentionConfig(heads, heads, c.count("d_kv", 64), pe, scale=1.0)
     layer = LayerConfig(attention_config, mlp, norm)
     crossed = replace(layer, cross=replace(attention_config, pe=NONE))
@@ -87,8 +92,15 @@ def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     return encoder_decoder(c, "gated-gelu", scaled=False)
 
 
+def umt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
+    """Read UMT5Config, whose states are scaled as T5's."""
+    c.defaults(d_ff=1024, num_heads=6, num_layers=8)
+    scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
+    return encoder_decoder(c, "gated-gelu", scaled=scaled, shared=False)
+
+
 def _entry(read: Callable[[Config], EncoderDecoderConfig | TransformerConfig]) -> Architecture:
     return Architecture(read, NAMES, inert=INERT, ignored=CARRIED, copies=COPIES, by_layer=if_gated(GATED))
 
 
-ARCHITECTURES = {"t5": _entry(t5), "mt5": _entry(mt5)}
+ARCHITECTURES = {"t5": _entry(t5), "mt5": _entry(mt5), "umt5": _entry(umt5)}

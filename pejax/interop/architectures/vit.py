@@ -1,4 +1,4 @@
-"""Vision transformers of images alone: ViT, DeiT, DINOv2 and DINOv3."""
+"""Vision transformers of images alone: ViT, DeiT, ViT-MSN, ViT-MAE, I-JEPA, DINOv2 and DINOv3."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,8 @@ from pejax.interop.readers import attention, mlp
 from pejax.interop.vision_readers import BACKBONE, INERT, classes, vision_transformer
 from pejax.models import LayerConfig, MlpConfig, NormConfig, ViTConfig
 
-# ViT and DeiT: learned positions, a row of the table for CLS and for DeiT's distillation token.
+# ViT, DeiT, MSN and MAE: learned positions, a row of the table for CLS and for DeiT's distillation token. I-JEPA has no
+# CLS, and a classifier of the mean. The decoder of MAE is carried: all patches are seen, whatever `mask_ratio` says.
 
 VIT_BODY = {
     "cls": "embeddings.cls_token", "position": "embeddings.position_embeddings",
@@ -45,9 +46,31 @@ def deit(c: Config) -> ViTConfig:
     return vit(c, registers=1, distilled=distilled)
 
 
+def msn(c: Config) -> ViTConfig:
+    """Read ViTMSNConfig."""
+    c.defaults(layer_norm_eps=1e-6)
+    return vit(c)
+
+
+def ijepa(c: Config) -> ViTConfig:
+    """Read IJepaConfig."""
+    return vit(c, cls=False, pool="mean")
+
+
+IJEPA_BODY = {part: name for part, name in VIT_BODY.items() if part != "cls"}
+IJEPA_NAMES = {**prefixed("ijepa.", **IJEPA_BODY), "head": "classifier"}
+MAE_INERT = (
+    *("decoder_num_attention_heads", "decoder_hidden_size", "decoder_num_hidden_layers", "decoder_intermediate_size"),
+    *("mask_ratio", "norm_pix_loss"),
+)
 POOLER = ("encoder_stride", "pooler_act", "pooler_output_size")
 VIT = {
     "vit": Architecture(vit, VIT_NAMES, "vit.", (*INERT, *POOLER), VIT_CARRIED, skipped_rows=1, batched=True),
+    "vit_msn": Architecture(msn, VIT_NAMES, "vit.", INERT, VIT_CARRIED, skipped_rows=1, batched=True),
+    "vit_mae": Architecture(
+        vit, VIT_NAMES, "vit.", (*INERT, *MAE_INERT), rf"{VIT_CARRIED}|^decoder\.", skipped_rows=1, batched=True
+    ),
+    "ijepa": Architecture(ijepa, IJEPA_NAMES, "ijepa.", (*INERT, *POOLER), VIT_CARRIED, batched=True),
     "deit": Architecture(deit, DEIT_NAMES, "deit.", (*INERT, *POOLER), VIT_CARRIED, skipped_rows=2, batched=True),
 }
 

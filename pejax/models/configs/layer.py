@@ -156,19 +156,21 @@ class MlpConfig(Config):
         hidden: number of inner channels.
         activation: a name of `pejax.models.parts.layers.ACTIVATIONS`, or of `GATES` if gated.
         gated: whether the activated gate multiplies the inner channels.
-        bias: whether its linear maps have biases.
+        bias: whether its linear maps have biases; "down" = the last one alone.
 
     Raises:
-        ValueError: a count below 1. An unknown activation raises when the model is made.
+        ValueError: a count below 1, or a bias of another map. An unknown activation raises when the model is made.
     """
 
     hidden: int
     activation: str
     gated: bool = False
-    bias: bool = False
+    bias: bool | str = False
 
     def __post_init__(self) -> None:
         check_counts(self, "hidden")
+        if isinstance(self.bias, str) and self.bias != "down":
+            raise ValueError(f"bias must be True, False or 'down', got {self.bias!r}")
 
 
 @checked_fields

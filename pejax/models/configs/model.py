@@ -36,6 +36,9 @@ class TransformerConfig(Config):
         norm: norm after the last layer. None = no norm.
         embed_norm: norm of the token vectors, positions included. None = no norm.
         embed_scale: factor of the token vectors, without types and positions.
+        mask_id: id of the mask token of a model that was trained with token dropout (ESM-2): its vector is 0, and all
+            others are multiplied by 0.88 / (1 - r), with r the share of mask tokens in the document. None = the vector
+            of no token is changed.
         types: number of token types, which have vectors of their own (BERT's segments). 0 = no types.
         head: config of the head. None = no head: the model has states, no logits.
         padding: what padding does to the positions after it, where an `attention_mask` says what is padding. "skipped":
@@ -44,7 +47,8 @@ class TransformerConfig(Config):
         dtype: type of the computation, "float32" or "bfloat16"; parameters and logits are float32.
 
     Raises:
-        ValueError: a count below 1, no layers, padding of another kind, or an unknown dtype.
+        ValueError: a count below 1, no layers, padding of another kind, an unknown dtype, or a mask token outside the
+            vocabulary or in a causal model.
     """
 
     vocab: int
@@ -55,6 +59,7 @@ class TransformerConfig(Config):
     norm: NormConfig | None = RMS_NORM
     embed_norm: NormConfig | None = None
     embed_scale: float = 1.0
+    mask_id: int | None = None
     types: int = 0
     head: HeadConfig | None = HEAD
     padding: str | int = "skipped"
@@ -63,6 +68,9 @@ class TransformerConfig(Config):
     def __post_init__(self) -> None:
         check_counts(self, "vocab", "width", "length")
         check_counts(self, "types", least=0)
+        if self.mask_id is not None and (self.causal or self.mask_id not in range(self.vocab)):
+            rule = f"mask_id must be None, or an id from 0 to {self.vocab - 1} in a model with causal=False"
+            raise ValueError(f"{rule}, got {self.mask_id} with causal={self.causal}")
         if isinstance(self.padding, str):
             check_choice("padding", self.padding, PADDING)
         elif (
@@ -89,12 +97,13 @@ class TransformerConfig(Config):
 @checked_fields
 @dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(Config):
-    """An encoder and a decoder that attends to its states; they share one embedding table.
+    """An encoder and a decoder that attends to its states.
 
     Args:
         encoder: the model of the source; not causal, without a head.
         decoder: the model of the target; all of its layers have cross-attention.
         cross: position policy of cross-attention: "none", "query_only", "separate" or "unified".
+        two_tables: whether the source has an embedding table of its own (T5Gemma), not that of the target.
 
     Raises:
         ValueError: an unknown policy, different vocabularies, widths or dtypes, an encoder with a head or a causal
@@ -104,6 +113,7 @@ class EncoderDecoderConfig(Config):
     encoder: TransformerConfig
     decoder: TransformerConfig
     cross: str = "none"
+    two_tables: bool = False
 
     def __post_init__(self) -> None:
         check_choice("cross", self.cross, CROSS)
@@ -146,6 +156,7 @@ class ViTConfig(Config):
         layers: one config per layer.
         norm: norm after the last layer. None = no norm.
         embed_norm: norm of all tokens before the first layer. None = no norm.
+        patch_norm: norm of the vectors of patches, before the encoding's `embed` (AIMv2). None = no norm.
         patch_bias: whether the map from the pixels of a patch to its vector has a bias.
         cls: whether there is a learned CLS token before the patches.
         registers: number of learned tokens without position, after CLS.
@@ -172,6 +183,7 @@ class ViTConfig(Config):
     layers: tuple[LayerConfig, ...]
     norm: NormConfig | None = LAYER_NORM
     embed_norm: NormConfig | None = None
+    patch_norm: NormConfig | None = None
     patch_bias: bool = True
     cls: bool = True
     registers: int = 0

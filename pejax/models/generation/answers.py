@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, Key
 from pejax._ops.checks import check_token_ids, known_range
 from pejax._tokens.positions import TokenPositions
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, ends
-from pejax.models.generation.sampling import Sampling, check_known, check_sampling, sample
+from pejax.models.generation.sampling import History, Sampling, check_known, check_sampling, sample
 from pejax.models.networks.encoder_decoder import EncoderDecoder
 from pejax.models.stack.cache import Cache
 
@@ -89,13 +89,15 @@ def _answer(
     keys = None if key is None else jax.random.split(key, count)
 
     def step(
-        carry: tuple[Cache, Array, Array], inputs: tuple[Array | None, Array]
-    ) -> tuple[tuple[Cache, Array, Array], Array]:
-        (cache, new, done), (key, position) = carry, inputs
+        carry: tuple[Cache, Array, Array, History], inputs: tuple[Array | None, Array]
+    ) -> tuple[tuple[Cache, Array, Array, History], Array]:
+        (cache, new, done, history), (key, position) = carry, inputs
         token = TokenPositions(jnp.broadcast_to(position, (batch, 1)))
         logits, cache = model.cached(new[:, None], cache, encoded, tokens=token, extent=count)
-        new = jnp.where(done, new, sample(key, logits[:, -1], sampling))
-        return (cache, new, done | ends(new, stop)), new
+        new = jnp.where(done, new, sample(key, logits[:, -1], sampling, history))
+        return (cache, new, done | ends(new, stop), history.add(new)), new
 
-    initial = model.empty_cache(encoded, count), jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
+    first, done = jnp.full(batch, start, jnp.int32), jnp.zeros(batch, bool)
+    history = History.start(sampling, first[:, None], ~done[:, None], model.config.decoder.vocab)
+    initial = model.empty_cache(encoded, count), first, done, history
     return jax.lax.scan(step, initial, (keys, jnp.arange(count, dtype=jnp.int32)))[1].T

@@ -7,22 +7,23 @@ policies decide which parameters the earlier tokens get:
     recompute   all tokens get the parameters of the current length, as in a forward pass over the text so far
 
 `stepwise` rotates the cached keys again in every step. `recompute` runs a forward pass over the text so far whenever
-the parameters change. If they do not change over the lengths of one generation, both policies give the same result and
-cost nothing extra.
+the parameters change, and is the default where they change at single lengths. If they do not change over the lengths of
+one generation, both policies give the same result and cost nothing extra.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax._calls.arguments import named_arguments
 from pejax._ops.compile_time import are_known, transform_of
+from pejax.models.generation.by_layer import runs_by_layer, steps_by_layer
 from pejax.models.generation.prompts import Prompts, Stop, as_prompts, as_stop, rounded, rounded_prompts
 from pejax.models.generation.sampling import Sampling, check_known, check_sampling
 from pejax.models.generation.steps import (
@@ -32,7 +33,8 @@ from pejax.models.generation.steps import (
     Settings,
     Text,
     append,
-    keeps_params,
+    changed_lengths,
+    policy_by_changes,
     read,
 )
 from pejax.models.networks.decoder import Decoder
@@ -48,7 +50,7 @@ def generate(
     segment_ids: Int[Array, "B T"] | None = None,
     sampling: Sampling = Sampling(),
     key: Key[Array, ""] | None = None,
-    policy: str = "stepwise",
+    policy: str | None = None,
     stop: Stop = None,
     window: int | None = None,
     first: int = 0,
@@ -72,7 +74,9 @@ def generate(
         key: random key that tokens are drawn with; required if the temperature is above 0.
         policy: treatment of encodings whose parameters change with the length. "stepwise": the states of a
             token stay as they were computed at its step, which is fast. "recompute": all tokens are computed again at
-            each new length, which equals a full forward pass and is slow.
+            each length where parameters change, which equals a full forward pass. None = "recompute" where no two
+            successive lengths change them, as with LongRoPE, which changes once; else, and with a window or with
+            parameters that are traced, "stepwise".
         stop: id, or several ids, of tokens that end a text, such as `tokenizer.eos`; the rest of the row is filled with
             the token that ended it. None = no token does.
         window: W, number of the last tokens that are kept in the cache, the newest included: a query sees no others
@@ -81,7 +85,7 @@ def generate(
         renumber: with a window, whether the kept tokens are counted from 0 again at every step (StreamingLLM), so that
             no position exceeds M + W - 1; if not, tokens keep their own positions. With M = 0 and an encoding of the
             distance alone, both are the same.
-        return_logits: whether to return also the logits that each token was drawn from.
+        return_logits: whether to return also the logits that each token was drawn from, before penalties and cuts.
 
     Raises:
         ValueError: a count below 1, an unknown policy, prompts without tokens, a prompt that ends in padding, an id
@@ -98,9 +102,12 @@ def generate(
         [[0, 0], [0, 0]]
     """
     rolling = as_rolling(window, first, renumber)
-    request, settings = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
-    generated, logits = _generate(*nnx.split(model), request, settings, return_logits)
-    return (generated, logits) if return_logits else generated
+    request, settings, changes = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
+    if runs_by_layer(model, request, settings):
+        generated, logits = _joined(steps_of(model, request, settings, changes), return_logits)
+    else:
+        generated, logits = _generate(*nnx.split(model), request, settings, return_logits)
+    return (generated, logits) if return_logits else generated  # pyright: ignore[reportReturnType]
 
 
 @named_arguments
@@ -112,16 +119,18 @@ def stream(
     segment_ids: Int[Array, "B T"] | None = None,
     sampling: Sampling = Sampling(),
     key: Key[Array, ""] | None = None,
-    policy: str = "stepwise",
+    policy: str | None = None,
     stop: Stop = None,
     window: int | None = None,
     first: int = 0,
     renumber: bool = True,
-) -> Iterator[Int[Array, " B"]]:
+    return_logprobs: bool = False,
+) -> Iterator[Int[Array, " B"]] | Iterator[tuple[Int[Array, " B"], Float[Array, " B"]]]:
     """Generate the same tokens as `generate`, and yield them one at a time.
 
     Arguments as in `generate`. The iterator ends after `count` tokens, or as soon as each row has a token of `stop`. No
-    token is generated before it is asked for.
+    token is generated before it is asked for. With `return_logprobs` it yields pairs: the tokens, and the logarithms of
+    the probabilities that the model gives them, at temperature 1, before penalties and cuts.
 
     Raises:
         ValueError: as `generate`, before the first token.
@@ -137,24 +146,52 @@ def stream(
         [0]
     """
     rolling = as_rolling(window, first, renumber)
-    request, settings = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
-    static, params = nnx.split(model)
-    _refuse_traced((params, request))
-    length = request.prompts.shape[1]
-    settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
+    request, settings, changes = _checked(model, prompts, count, segment_ids, sampling, key, policy, stop, rolling)
+    _refuse_traced((nnx.state(model), request))
+    steps = steps_of(model, request, settings._replace(logprobs=return_logprobs), changes)
+    newest = lambda text: (jnp.copy(text.new), jnp.copy(text.logprobs)) if return_logprobs else jnp.copy(text.new)
 
-    def tokens_one_by_one() -> Iterator[Int[Array, " B"]]:
-        first_key, *keys = [None] * count if request.key is None else jax.random.split(request.key, count)
-        text, _ = _first_step(static, params, request, first_key, settings)
-        _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
-        yield jnp.copy(text.new)  # the next step reuses the memory of the text
-        for slot, step_key in enumerate(keys, length):
+    def tokens_one_by_one() -> Iterator[Any]:
+        for text, _ in steps:
+            _refuse_traced(text.new)  # within a transform whose arguments are not those of `stream`
+            yield newest(text)  # copied, since the next step reuses the memory of the text
             if request.stop.size and bool(text.done.all()):
                 return
-            text = _next_step(static, params, text, request.stop, step_key, slot, settings)
-            yield jnp.copy(text.new)
 
     return tokens_one_by_one()
+
+
+def steps_of(
+    model: Decoder, request: Request, settings: Settings, changes: Bool[np.ndarray, " L"] | None
+) -> Iterator[tuple[Text, Float[Array, "B V"] | None]]:
+    """Return an iterator over the texts after each new token, and its logits where they are at hand.
+
+    Args:
+        model: the decoder.
+        request: the arrays of the generation.
+        settings: its settings.
+        changes: as `changed_lengths` returns them.
+    """
+    count, length = settings.count, request.prompts.shape[1]
+    keys = [None] * count if request.key is None else list(jax.random.split(request.key, count))
+    settings = settings._replace(count=rounded(length + count - 1) + 1 - length)  # one program serves other counts
+    if runs_by_layer(model, request, settings):
+        lengths = np.asarray(request.segment_ids).sum(axis=1) + np.arange(count)[:, None]
+        computes_again = np.zeros(count, bool)
+        if settings.policy == "recompute" and changes is not None:
+            computes_again[1:] = changes[lengths[1:]].any(axis=1)
+        return steps_by_layer(model, request, settings, keys, computes_again)
+    return _steps(*nnx.split(model), request, settings, keys)
+
+
+def _steps(
+    static: Any, params: Any, request: Request, settings: Settings, keys: Sequence[Array | None]
+) -> Iterator[tuple[Text, None]]:
+    text, _ = _first_step(static, params, request, keys[0], settings)
+    yield text, None
+    for slot, key in enumerate(keys[1:], request.prompts.shape[1]):
+        text = _next_step(static, params, text, request.stop, key, slot, settings)
+        yield text, None
 
 
 def _refuse_traced(arrays: Any) -> None:
@@ -179,19 +216,19 @@ def _checked(
     segment_ids: Int[Array, "B T"] | None,
     sampling: Sampling,
     key: Key[Array, ""] | None,
-    policy: str,
+    policy: str | None,
     stop: Stop,
     rolling: Rolling | None,
-) -> tuple[Request, Settings]:
-    """Return the arrays and the settings of a generation; arguments as in `generate`."""
+) -> tuple[Request, Settings, Bool[np.ndarray, " L"] | None]:
+    """Return the arrays and the settings of a generation, and `changed_lengths`; arguments as in `generate`."""
     config = model.config
     if not config.causal:
         raise ValueError("generation needs a causal model, got causal=False")
     check_known("count", count)
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
-    if policy not in POLICIES:
-        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if policy not in (None, *POLICIES):
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, or None, got {policy!r}")
     check_sampling(sampling, config.vocab)
     if sampling.temperature > 0 and key is None:
         raise ValueError(f"temperature={sampling.temperature} needs a key, got None")
@@ -201,20 +238,29 @@ def _checked(
     if isinstance(documents, np.ndarray) and (documents[:, -1] == 0).any():
         raise ValueError("segment_ids must end in a token, not in 0, which is padding: pad prompts on the left")
     is_read = documents == documents[:, -1:]  # only the last document of a row is continued
-    settings = Settings(count, sampling, policy, rolling)
+    settings = Settings(count, sampling, LENGTH_INDEPENDENT, rolling)
     longest = int(is_read.sum(axis=1).max()) if isinstance(is_read, np.ndarray) else ids.shape[1]
     longest = min(longest + count - 1, settings.most)
-    keep = [keeps_params(model, number, longest) for number in range(len(model.stack.encodings))]
-    if all(keep):
-        settings = settings._replace(policy=LENGTH_INDEPENDENT)
-    elif rolling is not None and policy == "recompute":
+    changes = changed_lengths(model, longest)
+    if changes is None or changes[: longest + 1].any():
+        settings = settings._replace(policy=policy or policy_by_changes(changes, rolling))
+    if rolling is not None and settings.policy == "recompute":
         raise ValueError("policy must be 'stepwise' with a window, because the tokens that it drops cannot be "
                          "computed again, got 'recompute'")  # fmt: skip
     key = key if sampling.temperature else None  # nothing is drawn
     if isinstance(ids, np.ndarray) and isinstance(is_read, np.ndarray):
         ids, is_read = rounded_prompts(ids, is_read, rolling)
     stop_ids = jnp.asarray(as_stop(stop, config.vocab))
-    return Request(jnp.asarray(ids), jnp.asarray(is_read.astype(np.int32)), key, stop_ids), settings
+    request = Request(jnp.asarray(ids), jnp.asarray(is_read.astype(np.int32)), key, stop_ids)
+    return request, settings, changes
+
+
+def _joined(
+    steps: Iterator[tuple[Text, Array | None]], return_logits: bool
+) -> tuple[Int[Array, "B N"], Float[Array, "B N V"] | None]:
+    """Return the tokens and the logits of all steps."""
+    new, logits = zip(*((text.new, logits if return_logits else None) for text, logits in steps), strict=True)
+    return jnp.stack(new, axis=1), jnp.stack(logits, axis=1) if return_logits else None
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3, 4))

@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from pejax._attention.by_example import follows_extent
 from pejax._ops.compile_time import computed_now, transform_of
-from pejax._record.encoding import Encoding, Params, adapt
+from pejax._record.encoding import Encoding, Extent, Params, adapt
 from pejax._tokens.positions import TokenPositions
-from pejax.models.generation.prompts import ends
-from pejax.models.generation.sampling import Sampling, sample
+from pejax.models.generation.prompts import ends, rounded
+from pejax.models.generation.sampling import History, Sampling, logprobs_of, sample
 from pejax.models.networks.decoder import Decoder
 from pejax.models.parts.rolling import Rolling
 from pejax.models.stack.cache import Cache
@@ -34,12 +34,19 @@ class Settings(NamedTuple):
         sampling: how they are drawn.
         policy: as in `generate`, or `LENGTH_INDEPENDENT`.
         rolling: the tokens that the cache keeps. None = all.
+        logprobs: whether the probabilities of the tokens are computed.
     """
 
     count: int
     sampling: Sampling
     policy: str
     rolling: Rolling | None
+    logprobs: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether encodings have the same parameters at all lengths of the generation."""
+        return self.policy == LENGTH_INDEPENDENT
 
     @property
     def most(self) -> int:
@@ -83,6 +90,8 @@ class Text(NamedTuple):
         ids: token ids of all slots.
         new: the newest token of each row.
         done: whether a row has generated a token that ends a text.
+        history: the tokens that penalties read, the newest included.
+        logprobs: logarithms of the model's probabilities of the newest tokens. None = nobody asks for them.
     """
 
     cache: Cache
@@ -90,44 +99,110 @@ class Text(NamedTuple):
     ids: Int[Array, "B S"]
     new: Int[Array, " B"]
     done: Bool[Array, " B"]
+    history: History
+    logprobs: Float[Array, " B"] | None
+
+
+class Turn(NamedTuple):
+    """Tokens that the layers take at once, after those in the cache.
+
+    Attributes:
+        ids: their ids.
+        tokens: their positions.
+        extent: the length or lengths that encodings adapt to.
+        place: index of the token after which the new one comes.
+        settled: whether encodings have the parameters of this extent at all lengths.
+    """
+
+    ids: Int[Array, "B T"]
+    tokens: TokenPositions
+    extent: Extent
+    place: int | Int[Array, ""]
+    settled: bool = False
+
+
+def opened(model: Decoder, request: Request, settings: Settings) -> Text:
+    """Return the text before the prompts are read."""
+    batch, length = request.prompts.shape
+    slots = request.slots(settings.count)
+    count = slots.positions.shape[1]
+    cache = model.stack.empty_cache(batch, count if settings.rolling is None else settings.rolling)
+    ids = jnp.pad(request.prompts, ((0, 0), (0, count - length)))
+    history = History.start(settings.sampling, request.prompts, request.segment_ids == 1, model.config.vocab)
+    logprobs = jnp.zeros(batch) if settings.logprobs else None
+    return Text(cache, slots, ids, jnp.zeros(batch, jnp.int32), jnp.zeros(batch, bool), history, logprobs)
+
+
+def prompt_turn(text: Text, length: int, settings: Settings) -> Turn:
+    """Return the turn of the prompts, which fill the first `length` slots."""
+    tokens = jax.tree.map(lambda leaf: leaf[:, :length], text.slots)
+    extent = {
+        LENGTH_INDEPENDENT: 1,
+        "stepwise": settings.extent(tokens.positions),
+        "recompute": tokens.positions[:, -1] + 1,
+    }
+    return Turn(text.ids[:, :length], tokens, extent[settings.policy], length - 1, settings.settled)
+
+
+def next_turn(text: Text, slot: Array, settings: Settings) -> tuple[Text, Turn]:
+    """Return the text with its newest token in a slot, and the turn of that token."""
+    ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
+    token = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, axis=1), text.slots)
+    extent = 1 if settings.settled else settings.extent(token.positions)[:, 0]
+    return text._replace(ids=ids), Turn(text.new[:, None], token, extent, 0, settings.settled)
+
+
+def whole_turn(text: Text, slot: Array, extent: Extent) -> tuple[Text, Turn]:
+    """Return the text with an empty cache, and the turn of all tokens up to a slot, the later ones as padding."""
+    keep = lambda array: jnp.where(jnp.arange(text.ids.shape[1]) <= slot, array, 0)
+    filled = TokenPositions(keep(text.slots.positions), segment_ids=keep(text.slots.segment_ids))
+    empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
+    return text._replace(cache=empty), Turn(text.ids, filled, extent, slot)
+
+
+def take(model: Decoder, text: Text, turn: Turn) -> tuple[Float[Array, "B 1 C"], Cache]:
+    """Return the states at the turn's place after all layers, and the cache with the turn's tokens."""
+    x = model.embedding(turn.ids)
+    x, cache = model.stack(x, turn.tokens, turn.extent, cache=text.cache, settled=turn.settled)
+    return jax.lax.dynamic_slice_in_dim(x, turn.place, 1, axis=1), cache  # pyright: ignore[reportReturnType]
+
+
+def continued(
+    model: Decoder, text: Text, x: Float[Array, "B 1 C"], stop: Int[Array, " E"], key: Array | None, settings: Settings
+) -> tuple[Text, Float[Array, "B V"]]:
+    """Return the text with one more new token, and the logits that it was drawn from; x is what `take` returns."""
+    logits = model.logits(x)[:, -1]
+    new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling, text.history))
+    logprobs = logprobs_of(logits, new) if settings.logprobs else None
+    done, history = text.done | ends(new, stop), text.history.add(new)
+    return text._replace(new=new, done=done, history=history, logprobs=logprobs), logits
 
 
 def read(model: Decoder, request: Request, key: Array | None, settings: Settings) -> tuple[Text, Float[Array, "B V"]]:
     """Return the text after the prompts with its first new token, and the logits that it was drawn from."""
-    batch, length = request.prompts.shape
-    slots, rolling = request.slots(settings.count), settings.rolling
-    count = slots.positions.shape[1]
-    tokens = jax.tree.map(lambda leaf: leaf[:, :length], slots)
+    length, rolling = request.prompts.shape[1], settings.rolling
+    text = opened(model, request, settings)
+    turn = prompt_turn(text, length, settings)
     if rolling is not None and length > rolling.slots:
-        logits, cache = _read_by_blocks(model, request.prompts, tokens, settings, rolling)
+        x, cache = _read_by_blocks(model, text.cache, turn, settings, rolling)
     else:
-        cache = model.stack.empty_cache(batch, count if rolling is None else rolling)
-        extent = {
-            LENGTH_INDEPENDENT: 1,
-            "stepwise": settings.extent(tokens.positions),
-            "recompute": tokens.positions[:, -1] + 1,
-        }
-        logits, cache = model.cached(request.prompts, cache, tokens=tokens, extent=extent[settings.policy])
-        logits = logits[:, -1]
-    ids = jnp.pad(request.prompts, ((0, 0), (0, count - length)))
-    new = sample(key, logits, settings.sampling)
-    return Text(cache, slots, ids, new, ends(new, request.stop)), logits
+        x, cache = take(model, text, turn)
+    return continued(model, text._replace(cache=cache), x, request.stop, key, settings)
 
 
 def _read_by_blocks(
-    model: Decoder, prompts: Array, tokens: TokenPositions, settings: Settings, rolling: Rolling
-) -> tuple[Float[Array, "B V"], Cache]:
-    """Return the logits after prompts that are longer than the rolling cache, and the cache.
+    model: Decoder, cache: Cache, turn: Turn, settings: Settings, rolling: Rolling
+) -> tuple[Float[Array, "B 1 C"], Cache]:
+    """Return the states after prompts that are longer than the rolling cache, and the cache.
 
     The cache first takes as many tokens as it has slots, then a block at a time; single tokens, where those of a block
     would need keys at different positions (`rolls_blocks`).
     """
-    batch, remainder = len(prompts), prompts.shape[1] - rolling.slots
-    independent = settings.policy == LENGTH_INDEPENDENT
-    lengths = 1 if independent else settings.extent(tokens.positions)
+    remainder = turn.ids.shape[1] - rolling.slots
+    lengths = 1 if turn.settled else settings.extent(turn.tokens.positions)
     size = min(BLOCK, remainder) if model.stack.rolls_blocks(rolling, lengths) else 1
     padding = -remainder % size  # padding on the left makes the rest whole blocks
-    ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (padding, 0))), (prompts, tokens))
+    ids, tokens = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, 0), (padding, 0))), (turn.ids, turn.tokens))
     part = lambda start, count: jax.tree.map(
         lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, count, axis=1), (ids, tokens)
     )
@@ -135,69 +210,71 @@ def _read_by_blocks(
     def read_block(cache: Cache, start: Array | int, count: int) -> tuple[Cache, Array]:
         block, own_mask = part(start, count)
         lengths = settings.extent(own_mask.positions)
-        extent = 1 if independent else lengths[:, 0] if count == 1 else lengths
-        logits, cache = model.cached(block, cache, tokens=own_mask, extent=extent)
-        return cache, logits[:, -1]
+        extent = 1 if turn.settled else lengths[:, 0] if count == 1 else lengths
+        x, cache = model.stack(model.embedding(block), own_mask, extent, cache=cache, settled=turn.settled)  # pyright: ignore[reportAssignmentType]
+        return cache, x[:, -1:]
 
-    cache, _ = read_block(model.stack.empty_cache(batch, rolling), 0, rolling.slots)
+    cache, x = read_block(cache, 0, rolling.slots)
     starts = rolling.slots + size * jnp.arange((remainder + padding) // size, dtype=jnp.int32)
-    (cache, logits), _ = jax.lax.scan(
-        lambda carry, start: (read_block(carry[0], start, size), None),
-        (cache, jnp.zeros((batch, model.config.vocab))),
-        starts,
-    )
-    return logits, cache
+    (cache, x), _ = jax.lax.scan(lambda carry, start: (read_block(carry[0], start, size), None), (cache, x), starts)
+    return x, cache
 
 
 def append(
     model: Decoder, text: Text, stop: Int[Array, " E"], key: Array | None, slot: Array, settings: Settings
 ) -> tuple[Text, Float[Array, "B V"]]:
     """Return the text with its newest token in a slot and one more new token, and the logits that it was drawn from."""
-    slots, policy = text.slots, settings.policy
-    ids = jax.lax.dynamic_update_slice_in_dim(text.ids, text.new[:, None], slot, axis=1)
-    token = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, slot, axis=1), slots)
-    length = settings.extent(token.positions)[:, 0]
-    extent = 1 if policy == LENGTH_INDEPENDENT else length
-    one_more = lambda: model.cached(text.new[:, None], text.cache, tokens=token, extent=extent)
+    text, turn = next_turn(text, slot, settings)
 
     def recompute() -> tuple[Array, Cache]:
-        keep = lambda array: jnp.where(jnp.arange(ids.shape[1]) <= slot, array, 0)
-        filled = TokenPositions(keep(slots.positions), segment_ids=keep(slots.segment_ids))
-        empty = text.cache._replace(used=jnp.zeros((), jnp.int32))
-        logits, cache = model.cached(ids, empty, tokens=filled, extent=extent)
-        return logits[:, slot][:, None], cache._replace(used=slot + 1)
+        x, cache = take(model, *whole_turn(text, slot, turn.extent))
+        return x, cache._replace(used=slot + 1)
 
-    changed = policy == "recompute" and _params_changed(model, length)
-    logits, cache = one_more() if changed is False else jax.lax.cond(changed, recompute, one_more)
-    logits = logits[:, -1]
-    new = jnp.where(text.done, text.new, sample(key, logits, settings.sampling))
-    return Text(cache, slots, ids, new, text.done | ends(new, stop)), logits
+    one_more = lambda: take(model, text, turn)
+    changed = settings.policy == "recompute" and _params_changed(model, turn.extent)
+    x, cache = one_more() if changed is False else jax.lax.cond(changed, recompute, one_more)
+    return continued(model, text._replace(cache=cache), x, stop, key, settings)
 
 
-def keeps_params(model: Decoder, number: int, longest: int) -> bool:
-    """Return whether an encoding of the model is known to have the same parameters at all lengths up to `longest`.
+def changed_lengths(model: Decoder, longest: int) -> Bool[np.ndarray, " L"] | None:
+    """Return whether parameters of encodings at length n differ from those at n - 1, for n = 0 ... `longest` + 1.
+
+    None = nobody knows, because parameters are traced.
 
     Raises:
-        ValueError: an encoding that does not support this length, or no length that is traced.
+        ValueError: an encoding that does not support the longest length, or no length that is traced.
     """
-    encoding = model.stack.encodings[number]
-    if encoding.adapt is None:
-        return True
-    params = model.stack.encoding_params(number)
-    jax.eval_shape(functools.partial(adapt, encoding, extent=longest), params)
-    if not follows_extent(encoding, params):
-        return True
-    if transform_of(params):  # unknown numbers cannot be compared
-        return False
-    return computed_now(lambda: bool(is_length_independent(encoding, params, longest)))
+    changes = np.zeros(longest + 2, bool)
+    for number, encoding in enumerate(model.stack.encodings):
+        if encoding.adapt is None:
+            continue
+        params = model.stack.encoding_params(number)
+        jax.eval_shape(functools.partial(adapt, encoding, extent=longest), params)
+        if not follows_extent(encoding, params):
+            continue
+        if transform_of(params):  # unknown numbers cannot be compared
+            return None
+        count = rounded(longest)
+        changes[2:] |= computed_now(lambda: np.asarray(_changes(encoding, params, count)))[:longest]  # noqa: B023
+    return changes
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def is_length_independent(encoding: Encoding, params: Params, longest: int | Array) -> Bool[Array, ""]:
-    """Return whether the encoding's parameters are the same at every length from 1 to `longest`."""
-    first = adapt(encoding, params, jnp.ones((), jnp.int32))
-    unchanged = lambda length, so_far: so_far & _trees_equal(adapt(encoding, params, length), first)
-    return jax.lax.fori_loop(2, longest + 1, unchanged, jnp.ones((), bool))
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _changes(encoding: Encoding, params: Params, count: int) -> Bool[Array, " N"]:
+    """Return whether the encoding's parameters at length n differ from those at n - 1, for n = 2 ... `count` + 1."""
+
+    def compared(before: Params, length: Array) -> tuple[Params, Array]:
+        after = adapt(encoding, params, length)
+        return after, ~_trees_equal(after, before)
+
+    lengths = jnp.arange(1, count + 2, dtype=jnp.int32)
+    return jax.lax.scan(compared, adapt(encoding, params, lengths[0]), lengths[1:])[1]
+
+
+def policy_by_changes(changes: Bool[np.ndarray, " L"] | None, rolling: Rolling | None) -> str:
+    """Return the policy of a generation that names none: to recompute where no two successive lengths change."""
+    is_rare = changes is not None and not (changes[1:] & changes[:-1]).any()
+    return "recompute" if is_rare and rolling is None else "stepwise"
 
 
 def _trees_equal(a: Any, b: Any) -> Array:
@@ -206,13 +283,13 @@ def _trees_equal(a: Any, b: Any) -> Array:
     return functools.reduce(jnp.logical_and, equal, jnp.ones((), bool))
 
 
-def _params_changed(model: Decoder, extent: Int[Array, " B"]) -> Array:
+def _params_changed(model: Decoder, extent: Extent) -> Array:
     """Return whether the parameters of any encoding and example differ from those one token earlier."""
 
     def changed(number: int, encoding: Encoding) -> Array:
         params = model.stack.encoding_params(number)
         differ = lambda length: ~_trees_equal(adapt(encoding, params, length), adapt(encoding, params, length - 1))
-        return jnp.any(jax.vmap(differ)(extent))
+        return jnp.any(jax.vmap(differ)(jnp.asarray(extent)))
 
     changes = [changed(number, encoding) for number, encoding in enumerate(model.stack.encodings)]
     return functools.reduce(jnp.logical_or, changes)

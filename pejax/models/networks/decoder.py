@@ -106,7 +106,7 @@ class Decoder(nnx.Module):
         if extent is None:
             counted = tokens if "tokens" not in named else with_segments(tokens)
             extent = own_extents(counted, as_length(ids.shape[1]), self.stack.encodings, self.stack.encoding_params)
-        x = self.embedding(ids, execution, type_ids=type_ids)
+        x = self.embedding(ids, execution, type_ids=type_ids, segment_ids=tokens.segment_ids)
         # Attention that knows its positions to be 0 ... T-1 compiles to less, above all on a GPU.
         in_order = not named and not isinstance(self.config.padding, int)
         return self.stack(x, None if in_order else tokens, extent, execution=execution)[0]

@@ -50,10 +50,11 @@ class EncoderOutput(NamedTuple):
 
 
 class EncoderDecoder(nnx.Module):
-    """An encoder-decoder transformer; encoder and decoder share one embedding table.
+    """An encoder-decoder transformer.
 
     Attributes:
         config: config of the model.
+        source_embedding: the table of the source; None = that of the target serves both.
         encoder: layers of the encoder; `encoder.encoding` is the encoding of the first, `encoder.dims` its dims.
         decoder: layers of the decoder.
         cross: the encoding of cross-attention.
@@ -73,6 +74,7 @@ class EncoderDecoder(nnx.Module):
         dims = config.cross_dims
         self.cross = cross_encoding(config.cross, config.cross_attention.pe, dims)
         self.embedding = Embedding(config.decoder, rngs=rngs)
+        self.source_embedding = Embedding(config.encoder, rngs=rngs) if config.two_tables else None
         self.encoder = Stack(config.encoder, rngs=rngs)
         self.decoder = Stack(config.decoder, cross=(dims, self.cross), rngs=rngs)
         self.position = nnx.data(position_variables(shared_params(self.cross, rngs.params())))
@@ -132,7 +134,7 @@ class EncoderDecoder(nnx.Module):
         """Return the output of the encoder; arguments as for the source in `__call__`."""
         tokens = sequence_tokens(source, segment_ids, "source")
         extent = self._own_extents(self.encoder, tokens, as_length(source.shape[1])) if extent is None else extent
-        x = self.embedding(source, execution)
+        x = (self.source_embedding or self.embedding)(source, execution)
         states, _ = self.encoder(x, None if segment_ids is None else tokens, extent, execution=execution)
         return EncoderOutput(states, tokens, extent)
 

@@ -1,9 +1,10 @@
 """A vision transformer whose positions enter through `Encoding` records and nowhere else.
 
-    x = patches @ W + b  ->  embed  ->  [cls, registers, x]  ->  norm?  ->  L layers  ->  norm  ->  pool  ->  head
+    x = patches @ W + b  ->  norm?  ->  embed
+    [cls, registers, x]  ->  norm?  ->  L layers  ->  norm  ->  pool  ->  head
 
-`embed` is the hook of the encoding, and norm? is there if the config has an `embed_norm`. Model, initialization and
-number of tokens are the same for every encoding.
+`embed` is the hook of the encoding; the first norm? is there if the config has a `patch_norm`, the second if it has an
+`embed_norm`. Model, initialization and number of tokens are the same for every encoding.
 
 Reference:
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (arXiv 2010.11929), section 3.1.
@@ -70,6 +71,7 @@ class ViT(Layered):
         cls: the learned CLS token, `(1, C)`; None = no CLS.
         registers: the learned registers, `(R, C)`; None = no registers.
         patch: the linear layer from the numbers of a patch to its vector.
+        patch_norm: the norm of the vectors of patches; None = no norm.
         embed_norm: the norm before the first layer; None = no norm.
         layers: the layers.
         norm: the norm after the last layer; None = no norm.
@@ -105,6 +107,7 @@ class ViT(Layered):
             kernel_init=nnx.initializers.lecun_normal(),
             bias_init=nnx.initializers.zeros_init(),
         )
+        self.patch_norm = make_norm(config.patch_norm, config.width)
         self.embed_norm = make_norm(config.embed_norm, config.width)
         self._make_layers(config, encoding=encoding, rngs=rngs)
         self.norm = make_norm(config.norm, config.width)
@@ -201,7 +204,7 @@ class ViT(Layered):
             extent = jnp.broadcast_to(extent, (batch, 2))
             positions = jnp.broadcast_to(positions, (batch, patch_count, 2))
 
-        x = self._embed(self.patch(pixels), positions, extent)
+        x = self._embed(normed(self.patch_norm, self.patch(pixels)), positions, extent)
         if config.coordinates == "centered":
             if not isinstance(extent, tuple) and not np.ndim(extent):
                 raise ValueError(f"extent must be a grid (rows, columns) with centered coordinates, got {extent!r}")

@@ -3,6 +3,7 @@
 The layers are the same for every encoding: `attend` applies the encoding.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from pejax._attention.core.options import narrower
 from pejax._attention.core.sink import with_sink
 from pejax._attention.encoded import attend, caches_rotated_keys
 from pejax._record.dims import Dims
-from pejax._record.encoding import Encoding, Extent, Params, layer_params, merge_params, rotate_keys
+from pejax._record.encoding import Encoding, Extent, Params, adapt, layer_params, merge_params, rotate_keys
 from pejax._tokens.positions import TokenPositions, rotary_positions
 from pejax.models.configs.layer import AttentionConfig
 from pejax.models.execution import Execution
@@ -59,6 +60,7 @@ class LayerContext(NamedTuple):
         cross_context: the inputs of cross-attention; None = there is none.
         condition: a vector per example, which adaptive norms read; None = there is none.
         execution: device mesh, sharding and rematerialization.
+        settled: whether encodings keep the parameters of this extent, one length, for as long as the cache is used.
     """
 
     shared: Params
@@ -70,6 +72,7 @@ class LayerContext(NamedTuple):
     cross_context: CrossContext | None = None
     condition: Float[Array, "B C"] | None = None
     execution: Execution = Execution()
+    settled: bool = False
 
 
 def batch_axes(context: LayerContext, axes: int) -> Any:
@@ -87,7 +90,7 @@ def batch_axes(context: LayerContext, axes: int) -> Any:
     tokens = None if context.tokens is None else _token_axes(context.tokens, axes)
     condition = None if context.condition is None else 0
     extent = _extent_axis(context.extent)
-    return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1)  # pyright: ignore[reportArgumentType]
+    return LayerContext(-1, tokens, extent, cross_context=cross, condition=condition, execution=-1, settled=-1)  # pyright: ignore[reportArgumentType]
 
 
 def _token_axes(tokens: TokenPositions, axes: int) -> Any:
@@ -105,15 +108,21 @@ def _extent_axis(extent: Extent) -> int:
 class KeysValues(NamedTuple):
     """Keys and values of one layer, or of all layers with a leading axis L."""
 
-    k: Float[Array, "*L B S K D"]
-    v: Float[Array, "*L B S K D"]
+    k: Float[Array, "*L B _ _ D"]
+    v: Float[Array, "*L B _ _ D"]
+
+
+def heads_first(keys_values: KeysValues) -> KeysValues:
+    """Return keys and values `(B, K, S, D)` from those with tokens before heads, `(B, S, K, D)`, or back."""
+    return KeysValues(*(jnp.swapaxes(x, 1, 2) for x in keys_values))
 
 
 class LayerCache(NamedTuple):
     """The keys and values that a layer stores between the steps of decoding.
 
     Attributes:
-        self_attention: keys and values of self-attention, in the slots of the cache.
+        self_attention: keys and values of self-attention, in the slots of the cache, heads before slots `(B, K, S, D)`:
+            in this order attention reads them, and writes one token without a copy.
         cross: keys and values of cross-attention, which do not change; None = no cross-attention.
     """
 
@@ -158,6 +167,8 @@ class SelfAttention(nnx.Module):
         params = merge_params(context.shared, nnx.as_pure(self.position))
         q, k, v = self._heads(x)
         q, k = self._normed(self.norm_q, q), self._normed(self.norm_k, k)
+        if context.settled:
+            encoding, params = _without_adapt(encoding), adapt(encoding, params, context.extent)
         step = context.rolling
         # A cached key may be rotated once and for all, unless later steps give it another position.
         keys_are_rotated = cache is not None and caches_rotated_keys(encoding) and not (step and step.rolling.renumber)
@@ -182,9 +193,11 @@ class SelfAttention(nnx.Module):
             output, cache = self._attend_rolling(run, step, q, KeysValues(k, v), cache)
             return self.out(output.reshape(*x.shape[:2], -1)), cache
         if cache is not None and context.cache_start is not None:
-            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=1)
-            cache = KeysValues(write(cache.k, k.astype(cache.k.dtype)), write(cache.v, v.astype(cache.v.dtype)))
-            k, v = cache
+            write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.cache_start, axis=2)
+            turned = heads_first(KeysValues(k, v))
+            written = [write(old, new.astype(old.dtype)) for old, new in zip(cache, turned, strict=True)]
+            cache = KeysValues(*jax.lax.optimization_barrier(written))  # or XLA writes, and first copies, it twice
+            k, v = heads_first(cache)
         output = run(
             q,
             k,
@@ -213,6 +226,7 @@ class SelfAttention(nnx.Module):
             new: keys and values of the new tokens.
             cache: keys and values in the slots before this step.
         """
+        cache = heads_first(cache)
         k, v = (write_slots(slots, rows, step.written) for slots, rows in zip(cache, new, strict=True))
         new_cache = KeysValues(k, v)
 
@@ -224,9 +238,11 @@ class SelfAttention(nnx.Module):
             return run(q, *keys_values, **positions, window=window, **options)
 
         if len(step.parts) == 1:
-            return attend_to(step.parts[0], sink=self._sink), new_cache
+            return attend_to(step.parts[0], sink=self._sink), heads_first(new_cache)
         outputs = [attend_to(part, return_lse=True) for part in step.parts]
-        return with_sink(*merge_attention(outputs), self._sink)[0], new_cache  # the sink counts once for all parts
+        return with_sink(*merge_attention(outputs), self._sink)[0], heads_first(
+            new_cache
+        )  # the sink counts once for all parts
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""
@@ -260,6 +276,12 @@ def _qk_norm(attention: AttentionConfig, heads: int) -> RMSNorm | LayerNorm | No
         "head": ((dim,), (None,)), "heads": ((heads, dim), ("heads", None)), "all": ((heads * dim,), ("heads",)),
     }[attention.qk_norm_over]  # fmt: skip
     return make(norm, *shape, axes=axes)
+
+
+@functools.cache
+def _without_adapt(encoding: Encoding) -> Encoding:
+    """Return the encoding of parameters that are adapted already."""
+    return dataclasses.replace(encoding, adapt=None)
 
 
 class CrossAttention(nnx.Module):

@@ -40,7 +40,7 @@ class Experts(nnx.Module):
         check_activation(mlp)
         make = functools.partial(linear, dtype=dtype, rngs=rngs)
         self.router = make(width, experts.count, ("embed", None), bias=experts.router_bias)
-        to_hidden = lambda: make(width, experts.hidden, ("embed", "mlp"), bias=mlp.bias)
+        to_hidden = lambda: make(width, experts.hidden, ("embed", "mlp"), bias=mlp.bias is True)
         self.up = to_hidden()
         self.gate = to_hidden() if mlp.gated else None
         initializer = uniform_by_fan_in(mlp.hidden)  # the fan-in of one expert, not of all that `down` joins

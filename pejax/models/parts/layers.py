@@ -284,10 +284,10 @@ class Mlp(nnx.Module):
     def __init__(self, mlp: MlpConfig, width: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         check_activation(mlp)
         self.activation, hidden = mlp.activation, mlp.hidden
-        to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=mlp.bias)
+        to_hidden = lambda: linear(width, hidden, ("embed", "mlp"), dtype=dtype, rngs=rngs, bias=mlp.bias is True)
         self.up = to_hidden()
         self.gate = to_hidden() if mlp.gated else None
-        self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=mlp.bias)
+        self.down = linear(hidden, width, ("mlp", "embed"), dtype=dtype, rngs=rngs, bias=bool(mlp.bias))
 
     def __call__(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
         if self.gate is None:

@@ -1,12 +1,14 @@
 """The first and the last part of a text model: the embedding tables, and the head."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from pejax._ops.checks import check_choice, check_token_ids
-from pejax._ops.matmul import product
+from pejax._ops.matmul import product, product_with_rows
 from pejax.models.configs.layer import HeadConfig
 from pejax.models.configs.model import TransformerConfig
 from pejax.models.execution import Execution
@@ -24,7 +26,7 @@ class Embedding(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         draw = lambda rows: float(config.width) ** -0.5 * jax.random.normal(rngs.params(), (rows, config.width))
-        self.scale, self.dtype = config.embed_scale, config.dtype
+        self.scale, self.dtype, self.mask_id = config.embed_scale, config.dtype, config.mask_id
         self.table = nnx.Param(draw(config.vocab), **named("vocab", "embed"))
         self.types = nnx.Param(draw(config.types), **named(None, "embed")) if config.types else None
 
@@ -34,8 +36,11 @@ class Embedding(nnx.Module):
         execution: Execution = Execution(),
         *,
         type_ids: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T C"]:
         """Return `scale · table[ids] + types[type_ids]`; without type ids, all tokens have type 0.
+
+        With token dropout, the scale is that of the token's document (`segment_ids`; None = a row is a document).
 
         Raises:
             ValueError: an id that has no row. Under jit, ids are not known, and such an id reads another row.
@@ -44,6 +49,7 @@ class Embedding(nnx.Module):
         check_token_ids("ids", ids, self.table.shape[0])
         x = execution.replicate(self.table[...])[ids].astype(self.dtype)
         x = x if self.scale == 1.0 else x * jnp.asarray(self.scale, x.dtype)
+        x = x if self.mask_id is None else x * _kept(ids == self.mask_id, segment_ids).astype(x.dtype)
         if self.types is None:
             if type_ids is not None:
                 raise ValueError("type_ids must be None in a model without token types")
@@ -52,6 +58,25 @@ class Embedding(nnx.Module):
             check_token_ids("type_ids", type_ids, self.types.shape[0])
         types = self.types[0] if type_ids is None else self.types[...][type_ids]
         return x + types.astype(x.dtype)
+
+
+DROPPED = 0.15 * 0.8
+"""Share of the tokens that were masked in the training of ESM-2."""
+
+
+def _kept(masked: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None) -> Float[Array, "B T 1"]:
+    """Return the factor of each token's vector: 0 of mask tokens, else `0.88 / (1 - r)` with r their share.
+
+    Args:
+        masked: whether each token is the mask token.
+        segment_ids: the document of each token. None = a row is a document.
+    """
+    if segment_ids is None:
+        share = jnp.mean(masked, axis=1, keepdims=True, dtype=jnp.float32)
+    else:
+        same = (segment_ids[:, :, None] == segment_ids[:, None, :]).astype(jnp.float32)
+        share = (same @ masked[..., None].astype(jnp.float32))[..., 0] / jnp.sum(same, axis=-1)
+    return jnp.where(masked, 0.0, (1.0 - DROPPED) / (1.0 - share))[..., None]
 
 
 class TextHead(nnx.Module):
@@ -82,7 +107,11 @@ class TextHead(nnx.Module):
         if self.dense is not None:
             x = normed(self.norm, ACTIVATIONS[self.activation](self.dense(x)))
         x = x if config.scale == 1.0 else x * jnp.asarray(config.scale, x.dtype)
-        logits = product(x, self.columns(table), None if self.bias is None else self.bias[...])
+        bias = None if self.bias is None else self.bias[...]
+        if self.kernel is None and math.prod(x.shape[:-1]) == 1:  # a step of decoding
+            logits = product_with_rows(x, table, bias)
+        else:
+            logits = product(x, self.columns(table), bias)
         return logits if config.cap is None else config.cap * jnp.tanh(logits / config.cap)
 
     def columns(self, table: Float[Array, "V C"]) -> Float[Array, "C V"]:

@@ -18,7 +18,7 @@ class Cache(NamedTuple):
     """The KV cache of decoding: S slots that are filled from the left, in step for the whole batch, or that roll.
 
     Attributes:
-        layers: keys and values `(layers, B, S, K, D)`, one entry per `Body`: the layers that one program computes.
+        layers: keys and values `(layers, B, K, S, D)`, one entry per `Body`: the layers that one program computes.
         tokens: position of the token in each slot, `(B, S)`; segment 0 = an empty slot, or padding.
         used: number of tokens so far, padding included; without `rolling` the number of filled slots.
         rolling: the tokens that a rolling cache keeps; None = all of them.
@@ -115,3 +115,14 @@ def batched(tokens: TokenPositions, batch: int) -> TokenPositions:
     with_batch = lambda x: jnp.broadcast_to(x.astype(jnp.int32), (batch, x.shape[-1]))
     segment_ids = jnp.ones_like(tokens.positions) if tokens.segment_ids is None else tokens.segment_ids
     return TokenPositions(with_batch(tokens.positions), segment_ids=with_batch(segment_ids))
+
+
+def one_query(token: TokenPositions, slots: TokenPositions) -> tuple[TokenPositions, TokenPositions]:
+    """Return a single new token and those in the slots, ordered so that it sees its own segment without segment ids.
+
+    A slot that it must not see comes after it in the order. So attention need not clear the keys and values of such
+    slots, which would copy all of them for every token: they hold no NaN, being zeros or states of other tokens.
+    """
+    own = (slots.segment_ids == token.segment_ids) & (slots.segment_ids != 0)
+    order = jnp.where(own, slots.positions, jnp.iinfo(jnp.int32).max)
+    return TokenPositions(token.positions, token.positions), TokenPositions(slots.positions, order)

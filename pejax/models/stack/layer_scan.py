@@ -155,7 +155,7 @@ class Layers(nnx.Module):
             blocks = [nnx.split(self.stacked(body)) for body in pattern]
             statics.append([static for static, _ in blocks])
             operands.append(tuple(
-                (params, next(caches, None), _rows(factors, body, len(self.rates)), self._constants(body))
+                (params, next(caches, None), _rows(factors, body, len(self.rates)), self.constants(body))
                 for (_, params), body in zip(blocks, pattern, strict=True)
             ))  # fmt: skip
 
@@ -165,7 +165,7 @@ class Layers(nnx.Module):
             new_caches = []
             for pattern, modules, layers in zip(self.patterns, statics, operands, strict=True):
                 pairs = zip(pattern, modules, strict=True)
-                steps = [_step(execution, context, shared[body.encoding], static) for body, static in pairs]
+                steps = [layer_step(execution, context, shared[body.encoding], static) for body, static in pairs]
                 x, caches = execution.scan(steps, x, layers, first=pattern[0].layers[0])
                 new_caches += caches
             return x, None if new_caches[0] is None else tuple(new_caches)
@@ -178,7 +178,7 @@ class Layers(nnx.Module):
         axes = -1, batch_axes(context, self.blocks.attention.dims.axes), 0, by_layer
         return context.execution.per_shard(local, (tuple(shared), context, x, operands), axes), None
 
-    def _constants(self, body: Body) -> tuple[Params, Params]:
+    def constants(self, body: Body) -> tuple[Params, Params]:
         """Return the constants of a body's self-attention and cross-attention that differ by depth, stacked."""
         block, count = self.stacked(body), len(self.rates)
 
@@ -207,7 +207,7 @@ def _rows(stacked: Array | None, body: Body, count: int) -> Array | None:
     return stacked[body.layers.start : body.layers.stop : body.layers.step]
 
 
-def _step(
+def layer_step(
     execution: Execution, context: LayerContext, shared: Params, static: Any
 ) -> Callable[[Array, Any], tuple[Array, LayerCache | None]]:
     """Return a layer's function `(x, (params, cache, factors, constants)) -> (x, cache)`; `static` is its module."""

@@ -19,7 +19,7 @@ from pejax.models.execution import Execution
 from pejax.models.parts.attention import CrossContext, KeysValues, LayerCache, LayerContext
 from pejax.models.parts.layers import make_norm, normed
 from pejax.models.parts.rolling import Rolling, rolling_step
-from pejax.models.stack.cache import Cache, batched, check_cacheable, with_new_tokens
+from pejax.models.stack.cache import Cache, batched, check_cacheable, one_query, with_new_tokens
 from pejax.models.stack.layer_scan import Body
 from pejax.models.stack.layered import Layered
 
@@ -56,6 +56,7 @@ class Stack(Layered):
         cache: Cache | None = None,
         cross_context: CrossContext | None = None,
         execution: Execution = Execution(),
+        settled: bool = False,
     ) -> tuple[Float[Array, "B T C"], Cache | None]:
         """Return the normalized states after the last layer, and the cache with these tokens added.
 
@@ -66,32 +67,60 @@ class Stack(Layered):
             cache: keys and values of earlier tokens; None = no cache.
             cross_context: the inputs of cross-attention; None = there is none.
             execution: device mesh, sharding and rematerialization.
+            settled: whether encodings have the same parameters at this extent, one length, and at all other lengths of
+                the text in the cache, which holds rotated keys then.
 
         Raises:
             ValueError: a cache without tokens, or tokens that it cannot take.
+        """
+        options = {"cross_context": cross_context, "execution": execution, "settled": settled}
+        x, context, after = self.begin(x, tokens, extent, cache=cache, **options)
+        x, layers = self.layers(x, context, None if cache is None else cache.layers, shared=self.shared_params())
+        return self.end(x), None if after is None else after._replace(layers=layers)
+
+    def begin(
+        self,
+        x: Float[Array, "B T C"],
+        tokens: TokenPositions | None,
+        extent: Extent,
+        *,
+        cache: Cache | None = None,
+        cross_context: CrossContext | None = None,
+        execution: Execution = Execution(),
+        settled: bool = False,
+    ) -> tuple[Float[Array, "B T C"], LayerContext, Cache | None]:
+        """Return what the first layer gets, the inputs of all layers, and the cache after them, but for its layers.
+
+        Arguments and errors as in `__call__`. Keys and values in the cache are not read.
         """
         tokens = None if tokens is None else as_token_positions(tokens)  # from NumPy, too
         positions = jnp.arange(x.shape[1], dtype=jnp.int32) if tokens is None else tokens.positions
         x = normed(self.embed_norm, self._embed(execution.shard_states(x), positions, extent))
         context = LayerContext({}, tokens, extent, cross_context=cross_context, execution=execution)
-        shared = self.shared_params()
+        context = context._replace(settled=settled)
         if cache is None:
-            return normed(self.norm, self.layers(x, context, shared=shared)[0]), None
+            return x, context, None
         if tokens is None:
             raise ValueError("tokens must be given with a cache, which does not say where these come, got None")
         check_cacheable(cache, tokens)
         rolling = cache.rolling
         if rolling is None:
             cache_tokens = with_new_tokens(cache.tokens, tokens, cache.used, x.shape[0])
-            context = context._replace(cache_start=cache.used, cache_tokens=cache_tokens)
+            slots = cache_tokens
+            if x.shape[1] == 1 and self.dims.causal:
+                tokens, slots = one_query(batched(tokens, x.shape[0]), cache_tokens)
+            context = context._replace(tokens=tokens, cache_start=cache.used, cache_tokens=slots)
         else:
             tokens = batched(tokens, x.shape[0])
             self._check_rolling(rolling, x.shape[1], extent)
             step, cache_tokens = rolling_step(rolling, cache.tokens, tokens)
             context = context._replace(tokens=tokens, rolling=step)
             rolling = dataclasses.replace(rolling, empty=False)
-        x, layers = self.layers(x, context, cache.layers, shared=shared)
-        return normed(self.norm, x), Cache(layers, cache_tokens, cache.used + x.shape[1], rolling)  # pyright: ignore[reportArgumentType]
+        return x, context, cache._replace(tokens=cache_tokens, used=cache.used + x.shape[1], rolling=rolling)
+
+    def end(self, x: Float[Array, "B T C"]) -> Float[Array, "B T C"]:
+        """Return the normalized states, from those after the last layer."""
+        return normed(self.norm, x)
 
     def rolls_blocks(self, rolling: Rolling, extent: Extent = 1) -> bool:
         """Return whether a full rolling cache takes a block of tokens, more than one, at a time.
@@ -149,7 +178,7 @@ class Stack(Layered):
 
         def empty(body: Body) -> LayerCache:
             dims = self.layers.stacked(body).attention.dims
-            zeros = lambda: jnp.zeros((len(body.layers), batch, slots, dims.kv_heads, dims.head_dim), self.dtype)
+            zeros = lambda: jnp.zeros((len(body.layers), batch, dims.kv_heads, slots, dims.head_dim), self.dtype)
             return LayerCache(KeysValues(zeros(), zeros()))
 
         zeros = lambda: jnp.zeros((batch, slots), jnp.int32)  # arrays of their own, so that a caller can donate them
