@@ -143,8 +143,8 @@ def test_rows_padded_on_the_left_decode_as_they_are_trained():
     full = layer(X, mask=jnp.broadcast_to(shown, (2, 1, 6, 6)), input_positions=tokens)
     for of_step in (lambda i: jnp.maximum(i - pad, 0)[:, None], lambda i: jnp.asarray([i])):
         steps = decoded(layer, of_step, mask=shown)
-        np.testing.assert_allclose(steps[0, 2:], full[0, 2:], atol=1e-6)
-        np.testing.assert_allclose(steps[1], full[1], atol=1e-6)
+        np.testing.assert_allclose(steps[0, 2:], full[0, 2:], atol=5e-6)
+        np.testing.assert_allclose(steps[1], full[1], atol=5e-6)
 
 
 @NEEDS_FLAX
@@ -283,7 +283,7 @@ def test_linen_hands_none_on_but_takes_them_bound():
         step = layer(attending(input_positions=jnp.asarray([i])), decode=True)
         out, state = step.apply({**variables, "cache": cache}, X[:, i : i + 1], mutable=["cache"])
         cache = state["cache"]
-        np.testing.assert_allclose(out[:, 0], full[:, i], atol=1e-6)
+        np.testing.assert_allclose(out[:, 0], full[:, i], atol=5e-6)
     packed = packed_positions(SEGMENTS)
     got = layer(attending(input_positions=packed)).apply(variables, X)
     want = layer(attention_fn(encoding, positions=packed)).apply(variables, X)

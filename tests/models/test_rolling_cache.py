@@ -111,7 +111,7 @@ def test_a_block_of_tokens_is_one_token_at_a_time(size, renumber):
     for item, other in zip(jax.tree.leaves(cache), jax.tree.leaves(slots), strict=True):
         close(item, other)
     assert cache.tokens.positions.shape == (2, FIRST + WINDOW)
-    assert {leaf.shape[2] for layer in cache.layers for leaf in jax.tree.leaves(layer)} == {FIRST + WINDOW}
+    assert {leaf.shape[-2] for layer in cache.layers for leaf in jax.tree.leaves(layer)} == {FIRST + WINDOW}
 
 
 @pytest.mark.slow
