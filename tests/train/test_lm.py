@@ -165,6 +165,7 @@ def test_a_list_of_extensions_is_trained_with_the_first_and_evaluated_with_all(t
     assert "the checkpoint was made with extend='pi', this run has extend='yarn'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_is_loaded_in_python(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("\n".join(f"story {n} of words" for n in range(400)))
@@ -297,7 +298,8 @@ def test_no_token_is_predicted_across_documents_and_padding_counts_for_nothing()
     assert float(mean) == pytest.approx(float(alone.mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("platform", ["gpu", slow("cpu")])
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["gpu", "cpu"])
 def test_batches_without_segments_have_the_loss_and_the_gradients_of_one_document(monkeypatch, platform):
     monkeypatch.setattr(cross_entropy, "platform", lambda: platform)
     config, _, params = drawn()
