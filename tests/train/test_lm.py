@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.support.cases import mostly_slow, slow
+from tests.support.cases import mostly_slow
 from tests.support.cli import assert_bad_options, assert_resumes, programs_on_disk, refused
 from tests.support.decoders import FAST, TEXT_ENCODINGS
 from tests.support.metric_lines import timeless
