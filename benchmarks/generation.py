@@ -61,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder) / "model", options.size)
-        found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+        measurements: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         child(SIDES[1], folder, options)  # fills the folder of programs
-        for done in range(options.rounds):
-            for side in SIDES if done % 2 == 0 else SIDES[::-1]:
-                found[side].append(child(side, folder, options))
-    print(table(found))
+        for number in range(options.rounds):
+            for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+                measurements[side].append(child(side, folder, options))
+    print(table(measurements))
 
 
 def make(folder: Path, size: str) -> None:
@@ -84,25 +84,25 @@ def peers() -> tuple[Any, Any]:
 
 
 def child(side: str, folder: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a process of its own measures."""
-    kept = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/programs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
+    """Return the measurements of a process of its own."""
+    cache = {"JAX_COMPILATION_CACHE_DIR": f"{folder}/programs", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", "OMP_NUM_THREADS": "1"}
-    environment |= kept if side == SIDES[1] else {}
+    environment |= cache if side == SIDES[1] else {}
     command = [sys.executable, "-m", "benchmarks.generation", f"--side={side}", f"--model={folder}/model",
                f"--prompt={options.prompt}", f"--tokens={options.tokens}"]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
-    if done.returncode:
-        raise SystemExit(f"error: {side} ended with status {done.returncode}: {done.stderr.splitlines()[-1:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
+    if process.returncode:
+        raise SystemExit(f"error: {side} ended with status {process.returncode}: {process.stderr.splitlines()[-1:]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
+def table(measurements: dict[str, list[dict[str, Any]]]) -> str:
     """Return the medians of all sides as a table in Markdown, and whether they made the same tokens."""
-    lines = ["| | " + " | ".join(found) + " |", "|---|" + "---:|" * len(found)]
+    lines = ["| | " + " | ".join(measurements) + " |", "|---|" + "---:|" * len(measurements)]
     for name, words in WORDS.items():
-        medians = (statistics.median(row[name] for row in rows) for rows in found.values())
+        medians = (statistics.median(row[name] for row in rows) for rows in measurements.values())
         lines.append(f"| {words} | " + " | ".join(f"{median:,.2f}" for median in medians) + " |")
-    texts = {tuple(row["tokens"]) for rows in found.values() for row in rows}
+    texts = {tuple(row["tokens"]) for rows in measurements.values() for row in rows}
     return "\n".join([*lines, "", f"The same tokens: {'yes' if len(texts) == 1 else 'no'}."])
 
 
@@ -118,10 +118,10 @@ def measured(load: Callable[[], Callable[[int], list[int]]], began: float, token
     make_tokens = load()
     loaded = time.process_time()
     first = seconds(make_tokens, 1)
-    ids, whole = make_tokens(tokens), time.process_time() - began
+    ids, total = make_tokens(tokens), time.process_time() - began
     later_first = statistics.median(seconds(make_tokens, 1) for _ in range(3))
     later = statistics.median(seconds(make_tokens, tokens) for _ in range(3))
-    start = {"import_s": imported - began, "load_s": loaded - imported, "first_s": first, "whole_s": whole}
+    start = {"import_s": imported - began, "load_s": loaded - imported, "first_s": first, "whole_s": total}
     rate = (tokens - 1) / (later - later_first)
     return {**start, "later_first_s": later_first, "rate": rate, "peak_mib": peak(), "tokens": ids}
 
@@ -154,8 +154,8 @@ def by_pejax(folder: str, prompt: int, tokens: int) -> dict[str, Any]:
 
     def load() -> Callable[[int], list[int]]:
         model = interop.load(folder)[0]
-        made = lambda: stream(model, prompt_ids(prompt), tokens)  # pyright: ignore[reportArgumentType]
-        return lambda count: [int(token[0]) for token in itertools.islice(made(), count)]
+        texts = lambda: stream(model, prompt_ids(prompt), tokens)  # pyright: ignore[reportArgumentType]
+        return lambda count: [int(token[0]) for token in itertools.islice(texts(), count)]
 
     return measured(load, began, tokens)
 
@@ -170,12 +170,12 @@ def by_transformers(folder: str, prompt: int, tokens: int) -> dict[str, Any]:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         ids = torch.tensor(prompt_ids(prompt))
 
-        def made(count: int) -> list[int]:
+        def make_tokens(count: int) -> list[int]:
             limits = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "eos_token_id": None}
             with torch.no_grad():
                 return model.generate(ids, **limits)[0, prompt:].tolist()
 
-        return made
+        return make_tokens
 
     return measured(load, began, tokens)
 

@@ -131,7 +131,7 @@ def entry_name(keys: Mapping[str, Any]) -> str:
 
 
 def _model(c: Config) -> Mapping[str, Any]:
-    """Return what the table knows of the model type, or nothing."""
+    """Return the entry of the model type in the table, empty where there is none."""
     name = entry_name(c.keys)
     if name in UNREADABLE:
         raise ValueError(f"model_type {name!r} is not supported: {UNREADABLE[name]}")

@@ -52,7 +52,7 @@ class Classifier:
 
     @property
     def activation(self) -> str:
-        """What makes scores of logits: "identity", "sigmoid", "softmax", or another activation."""
+        """Name of the function from logits to scores: "identity", "sigmoid", "softmax", or another activation."""
         return self._activation
 
     @activation.setter

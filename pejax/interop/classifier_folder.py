@@ -1,4 +1,4 @@
-"""Loading of classifiers and rerankers: the model, the head beside it, labels, and what makes scores of logits."""
+"""Loading of classifiers and rerankers: model, head, labels, and the function from logits to scores."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def _labels(config: Mapping[str, Any], count: int) -> list[str]:
 
 
 def _default_activation(config: Mapping[str, Any], task: str, count: int) -> str:
-    """Return what makes scores of logits, as the pipelines of transformers do."""
+    """Return the name of the function from logits to scores, that of the pipelines of transformers."""
     if task == "sequence" and config.get("problem_type") == "regression":
         return "identity"
     several = config.get("problem_type") == "multi_label_classification"

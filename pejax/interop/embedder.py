@@ -98,7 +98,7 @@ class Embedder:
             ValueError: as `encode`.
         """
         require_texts(texts)
-        before = self._prompt(prompt)
+        before = self.prompt_text(prompt)
         rows = self._reader.tokens([before + text for text in texts])
         prompt_length = 0 if self._layout.include_prompt or not before else self._prompt_length(before)
         options = {"most": self.max_length, "multiple": self._runner.multiple, "types": self._reader.types}
@@ -122,9 +122,13 @@ class Embedder:
             raise ValueError(f"a and b must be (N, C) and (M, C), got {a.shape} and {b.shape}")
         return SIMILARITIES[self.similarity_name](a, b)
 
-    def _prompt(self, name: str | None) -> str:
-        """Return the text of a prompt, or of the default one."""
-        name = self.default_prompt if name is None else name
+    def prompt_text(self, prompt: str | None = None) -> str:
+        """Return the text that `encode` puts before every text; `prompt` as there.
+
+        Raises:
+            ValueError: an unknown prompt.
+        """
+        name = self.default_prompt if prompt is None else prompt
         if not name:
             return ""
         require_prompt(name, self.prompts)

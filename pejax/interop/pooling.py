@@ -25,44 +25,45 @@ SMALLEST_NORM = 1e-12
 """Least length that a vector is divided by."""
 
 Pool = Callable[[Float[Array, "B T C"], Array, Array], Float[Array, "B C"]]
-"""Function `(states, kept, weights)` to vectors; `kept` `(B, T)` says which tokens count, `weights` are 1 ... T."""
+"""Function `(states, selection, weights)` to vectors; `selection` `(B, T)` has 1 where a token counts, else 0, and
+`weights` are 1 ... T."""
 
 
-def _mean(x: Array, kept: Array, weights: Array, power: float = 1.0) -> Array:
+def _mean(x: Array, selection: Array, weights: Array, power: float = 1.0) -> Array:
     """Return the sum of the states, divided by their number to this power."""
     del weights
-    return jnp.sum(x * kept[..., None], axis=1) / jnp.maximum(jnp.sum(kept, axis=1), LEAST)[:, None] ** power
+    return jnp.sum(x * selection[..., None], axis=1) / jnp.maximum(jnp.sum(selection, axis=1), LEAST)[:, None] ** power
 
 
-def _weighted(x: Array, kept: Array, weights: Array) -> Array:
+def _weighted(x: Array, selection: Array, weights: Array) -> Array:
     """Return the mean of the states with weights 1 ... T."""
-    weights = kept * weights
+    weights = selection * weights
     total = jnp.maximum(jnp.sum(weights, axis=1), LEAST)
     return jnp.sum(x * weights[..., None], axis=1) / total[:, None]
 
 
-def _largest(x: Array, kept: Array, weights: Array) -> Array:
+def _largest(x: Array, selection: Array, weights: Array) -> Array:
     """Return the largest number of each channel."""
     del weights
-    return jnp.max(jnp.where(kept[..., None] > 0, x, -jnp.inf), axis=1)
+    return jnp.max(jnp.where(selection[..., None] > 0, x, -jnp.inf), axis=1)
 
 
-def _first(x: Array, kept: Array, weights: Array) -> Array:
+def _first(x: Array, selection: Array, weights: Array) -> Array:
     """Return the first state that counts."""
     del weights
-    return jnp.take_along_axis(x, jnp.argmax(kept, axis=1)[:, None, None], axis=1)[:, 0]
+    return jnp.take_along_axis(x, jnp.argmax(selection, axis=1)[:, None, None], axis=1)[:, 0]
 
 
-def _last(x: Array, kept: Array, weights: Array) -> Array:
+def _last(x: Array, selection: Array, weights: Array) -> Array:
     """Return the last state that counts."""
-    return jnp.take_along_axis(x, jnp.argmax(kept * weights, axis=1)[:, None, None], axis=1)[:, 0]
+    return jnp.take_along_axis(x, jnp.argmax(selection * weights, axis=1)[:, None, None], axis=1)[:, 0]
 
 
 POOLS: dict[str, Pool] = {
     "cls": _first,
     "max": _largest,
     "mean": _mean,
-    "mean_sqrt_len_tokens": lambda x, kept, weights: _mean(x, kept, weights, 0.5),
+    "mean_sqrt_len_tokens": lambda x, selection, weights: _mean(x, selection, weights, 0.5),
     "weightedmean": _weighted,
     "lasttoken": _last,
 }
@@ -81,10 +82,10 @@ def pooled(
         left_out: number of tokens at the begin, those of a prompt, that pooling leaves out.
     """
     numbers = jnp.arange(1, x.shape[1] + 1)
-    kept = ((mask > 0) & (numbers > left_out[:, None])).astype(jnp.float32)
+    selection = ((mask > 0) & (numbers > left_out[:, None])).astype(jnp.float32)
     weights = numbers.astype(jnp.float32)
-    x = jnp.where(kept[..., None] > 0, x.astype(jnp.float32), 0.0)  # a state of padding may be anything
-    return jnp.concatenate([POOLS[mode](x, kept, weights) for mode in modes], axis=-1)
+    x = jnp.where(selection[..., None] > 0, x.astype(jnp.float32), 0.0)  # a state of padding may be anything
+    return jnp.concatenate([POOLS[mode](x, selection, weights) for mode in modes], axis=-1)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("kernel", "bias"), meta_fields=("activation",))

@@ -15,6 +15,7 @@ from pejax.interop.config import Config, read_json
 from pejax.interop.files import FLOATS, WEIGHTS, list_tensors, only_finite, reader, require_model
 from pejax.interop.other_folders import MODULES
 from pejax.interop.pooling import POOLS, Dense, Normalize, torch_activation
+from pejax.interop.similarity import SIMILARITIES
 
 FLAGS = {
     "pooling_mode_cls_token": "cls",
@@ -29,7 +30,6 @@ FLAGS = {
 AFTER = ("Dense", "Normalize", "Dropout")
 """Modules that may follow pooling; dropout does nothing in a trained model."""
 
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SETTINGS = "config_sentence_transformers.json"
 TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 """What the settings of a transformer are called after, in the order in which sentence-transformers looks for them."""

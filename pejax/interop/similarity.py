@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-SMALLEST_NORM = 1e-12
-"""Least length that a vector is divided by."""
+from pejax.interop.pooling import SMALLEST_NORM
 
 ROWS = 64
 """Rows whose differences to all others are in memory at once."""

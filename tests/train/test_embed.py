@@ -103,7 +103,7 @@ def test_texts_that_are_refused(content, rule, run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"prompt": "qury"}, "prompt must be one of the folder's, query, got 'qury'"),
+        ({"prompt": "qury"}, "prompt must be the name of a prompt, out of query, got 'qury'; did you mean 'query'?"),
         ({"model": "nowhere"}, "nowhere must be a folder with config.json"),
         ({"truncate_dim": 33}, "truncate_dim must be None or from 1 to 32, got 33"),
         ({"max_length": 3}, "max_length must be an integer above 3"),

@@ -61,7 +61,8 @@ def run(options: EmbedOptions, console: Console) -> None:
         texts, digest = read_lines(Path(options.texts))
         embedder = open_embedder(options)
         settings = {
-            "model": folder_digest(Path(options.model)), "texts": digest, "prompt": prompt_text(options, embedder),
+            "model": folder_digest(Path(options.model)), "texts": digest,
+            "prompt": embedder.prompt_text(prompt_name(options)),
             "max_length": embedder.max_length, "width": embedder.truncate_dim or embedder.width,
             "extend": options.extend, "batch": options.batch, "dtype": options.dtype, "params": options.params,
         }  # fmt: skip
@@ -84,8 +85,8 @@ def embed(
     lengths = sorted((len(text) + OVERHEAD for text in texts), reverse=True)
     kept = time.monotonic()
     with Evaluating(console, sum(lengths[done * options.batch :]) or 1) as progress:
-        prompt = OWN_PROMPT if options.prompt_text else options.prompt or None
-        for numbers, vectors in embedder.encode_batches(texts, prompt=prompt, batch=options.batch, skip=done):
+        inputs = {"prompt": prompt_name(options), "batch": options.batch, "skip": done}
+        for numbers, vectors in embedder.encode_batches(texts, **inputs):
             partial.vectors[numbers] = vectors
             done += 1
             if time.monotonic() - kept > KEPT_EVERY:
@@ -115,18 +116,9 @@ def open_embedder(options: EmbedOptions) -> interop.Embedder:
     return embedder
 
 
-def prompt_text(options: EmbedOptions, embedder: interop.Embedder) -> str:
-    """Return the text that is put before every text.
-
-    Raises:
-        ValueError: an unknown name of a prompt.
-    """
-    name = OWN_PROMPT if options.prompt_text else options.prompt or embedder.default_prompt
-    if not name:
-        return ""
-    if name not in embedder.prompts:
-        raise ValueError(f"prompt must be one of the folder's, {', '.join(embedder.prompts) or 'none'}, got {name!r}")
-    return embedder.prompts[name]
+def prompt_name(options: EmbedOptions) -> str | None:
+    """Return the name of the prompt. None = the default of the folder."""
+    return OWN_PROMPT if options.prompt_text else options.prompt or None
 
 
 def read_lines(path: Path) -> tuple[list[str], str]:

@@ -60,7 +60,7 @@ def export(run: LoadedRun, options: ExportOptions) -> str:
 
 
 def _of_text(config: TextConfig) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """Return what config.json says of a text, and the files of its tokenizer by their names."""
+    """Return the keys of config.json, none for a text, and the files of its tokenizer by their names."""
     tokenizer = load_text(config.data, config.validation, config.windows).tokenizer
     if not isinstance(tokenizer, Bytes | Library):
         raise ValueError(f"the tokenizer of a run must be bytes or of the package tokenizers, got {tokenizer.identity}")

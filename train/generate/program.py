@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def text(prompt: str | None, options: GenerateOptions, console: Console, progress: Progress) -> Iterator[str]:
-    """Return what the command writes after a prompt, piece by piece; the progress counts its tokens.
+    """Return the output of the command after a prompt, piece by piece; the progress counts its tokens.
 
     Raises:
         ValueError: a model that cannot be loaded or is no decoder, a prompt without tokens or as long as the context of

@@ -76,7 +76,7 @@ def ask(reader: Reader, prompt: str | None, messages: list[Any], options: Genera
 
 
 def read_variables(options: GenerateOptions) -> dict[str, Any]:
-    """Return what the chat template reads beside the messages.
+    """Return the variables that the chat template reads beside the messages.
 
     Raises:
         ValueError: no JSON object.

@@ -240,9 +240,8 @@ class SelfAttention(nnx.Module):
         if len(step.parts) == 1:
             return attend_to(step.parts[0], sink=self._sink), heads_first(new_cache)
         outputs = [attend_to(part, return_lse=True) for part in step.parts]
-        return with_sink(*merge_attention(outputs), self._sink)[0], heads_first(
-            new_cache
-        )  # the sink counts once for all parts
+        output = with_sink(*merge_attention(outputs), self._sink)[0]  # the sink counts once for all parts
+        return output, heads_first(new_cache)
 
     def _heads(self, x: Array) -> tuple[Array, Array, Array]:
         """Return q `(B, T, H, D)` and k, v `(B, T, K, D)`."""

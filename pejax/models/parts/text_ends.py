@@ -72,11 +72,16 @@ def _kept(masked: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None) -> 
         segment_ids: the document of each token. None = a row is a document.
     """
     if segment_ids is None:
-        share = jnp.mean(masked, axis=1, keepdims=True, dtype=jnp.float32)
-    else:
-        same = (segment_ids[:, :, None] == segment_ids[:, None, :]).astype(jnp.float32)
-        share = (same @ masked[..., None].astype(jnp.float32))[..., 0] / jnp.sum(same, axis=-1)
+        segment_ids = jnp.zeros(masked.shape, jnp.int32)
+    share = jax.vmap(_share)(masked, segment_ids)
     return jnp.where(masked, 0.0, (1.0 - DROPPED) / (1.0 - share))[..., None]
+
+
+def _share(masked: Bool[Array, " T"], segment_ids: Int[Array, " T"]) -> Float[Array, " T"]:
+    """Return the share of mask tokens in the document of each token."""
+    place = jnp.searchsorted(jnp.sort(segment_ids), segment_ids)  # a number below T for each document
+    sums = jnp.zeros((2, len(place))).at[:, place].add(jnp.stack([masked, jnp.ones_like(masked)]).astype(jnp.float32))
+    return (sums[0] / jnp.maximum(sums[1], 1.0))[place]
 
 
 class TextHead(nnx.Module):

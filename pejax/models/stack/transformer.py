@@ -89,7 +89,7 @@ class Stack(Layered):
         execution: Execution = Execution(),
         settled: bool = False,
     ) -> tuple[Float[Array, "B T C"], LayerContext, Cache | None]:
-        """Return what the first layer gets, the inputs of all layers, and the cache after them, but for its layers.
+        """Return the input of the first layer, the context of all layers, and the cache after them, but for its layers.
 
         Arguments and errors as in `__call__`. Keys and values in the cache are not read.
         """
