@@ -161,7 +161,7 @@ def test_ignored_tensors_are_carried_and_written_back(tmp_path):
     folder = write(tmp_path / "a", "bert")
     head = {"classifier.weight": np.ones((3, 32), np.float16), "classifier.bias": np.arange(3, dtype=np.int64)}
     rewrite(folder, {**tensors(folder), **head}, classifier_kind="x")  # a key of a tool
-    way_out = "classifier.bias (and 1 more): ignore=('classifier.*',) loads the model without it"
+    way_out = "classifier.bias (and 1 more): load_classifier reads those of classifiers, ignore=('classifier.*',) loads"
     with pytest.raises(ValueError, match=re.escape(way_out)):
         interop.load(folder)
     model, source = interop.load(folder, ignore=("classifier*",))
