@@ -111,7 +111,7 @@ def fourier(
                 raise ValueError(f"a sequence must be {BEYOND}, got length {length} beyond {dims.extent}")
             return params
         if np.shape(extent) != (dims.axes,):
-            raise ValueError(f"fourier on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
+            raise ValueError(f"fourier on {dims.axes} axes needs a grid of {dims.axes} sizes as extent, got {extent!r}")
         return {**params, "sides": jnp.asarray(extent, jnp.float32)}
 
     def embed(params: Params, x: Array, positions: Array) -> Array:

@@ -197,7 +197,9 @@ def rope(
     def adapt(params: Params, extent: Extent) -> Params:
         if raster:
             if np.shape(extent) != (dims.axes,):
-                raise ValueError(f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes, got {extent!r}")
+                raise ValueError(
+                    f"rope on {dims.axes} axes needs a grid of {dims.axes} sizes as extent, got {extent!r}"
+                )
             strides = [_tokens(extent[axis + 1 :]) for axis in range(dims.axes)]  # pyright: ignore[reportIndexIssue]
             params = {**params, "strides": jnp.asarray(strides, jnp.int32)}
         if fixed is None:

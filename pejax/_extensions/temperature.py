@@ -152,7 +152,9 @@ def _scale_by_grid(encoding: Encoding, dims: Dims, trained: int | None) -> Encod
 
     def adapt(params: Params, extent: Extent) -> Params:
         if axes_of_extent(extent) != dims.axes:
-            raise ValueError(f"log_n on {dims.axes} axes needs a grid of {dims.axes} sizes, got {shown(extent)}")
+            raise ValueError(
+                f"log_n on {dims.axes} axes needs a grid of {dims.axes} sizes as extent, got {shown(extent)}"
+            )
         sides = jnp.asarray(extent, jnp.float32)
         ratio = jnp.sum(jnp.log(sides)) / math.log(trained)
         return {**adapt_to(encoding, params, extent), name: jnp.maximum(ratio, 1.0)}

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from pejax.interop.generation_settings import FILE, read_settings
 from pejax.interop.gguf_file import read_header
 from pejax.interop.tokenizer import load_tokenizer
 from pejax.interop.tokenizer_settings import settings_of_gguf
@@ -73,7 +74,7 @@ def _refusal(folder: Path, path: Path) -> str:
 
 
 def _write_tokenizer(file: Path, target: Path) -> list[str]:
-    """Write the tokenizer that a GGUF file describes, with its special tokens and chat template."""
+    """Write the tokenizer that a GGUF file describes, with its special tokens, ends, chat template and sampling."""
     keys = read_header(file).keys
     if "tokenizer.ggml.model" not in keys:
         return []
@@ -83,5 +84,8 @@ def _write_tokenizer(file: Path, target: Path) -> list[str]:
         return [f"the saved folder has no tokenizer: {refused}"]
     tokenizer.library.save(str(target / "tokenizer.json"))
     settings = settings_of_gguf(keys)
-    (target / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    _, generation = read_settings(file)
+    ends = {"eos_token_id": [*tokenizer.eos]} if tokenizer.eos else {}
+    for name, content in {"tokenizer_config.json": settings, FILE: {**ends, **generation}}.items():
+        (target / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return []

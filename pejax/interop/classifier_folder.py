@@ -13,7 +13,7 @@ from pejax._record.specs import Extension
 from pejax.interop.classifier import Classifier
 from pejax.interop.config import Config, read_json, read_names
 from pejax.interop.cross_encoder import read_cross_encoder
-from pejax.interop.files import require_model
+from pejax.interop.files import require_folder
 from pejax.interop.heads import Head, HeadValues, find_head, head_logits, read_values, task_of
 from pejax.interop.text_batches import Run, Runner, TextReader
 from pejax.interop.weights import load
@@ -46,7 +46,7 @@ def load_classifier(
             activation that is not known.
     """
     folder = Path(path)
-    require_model(folder)
+    require_folder(folder)
     where = folder / "config.json"
     config = read_json(where)
     task, head = task_of(config, where), find_head(config, where)

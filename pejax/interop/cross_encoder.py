@@ -31,17 +31,19 @@ def read_cross_encoder(folder: Path, config: Mapping[str, Any]) -> CrossEncoder:
     Raises:
         ValueError: modules besides the model, a default prompt, or an activation that is not known.
     """
-    if os.path.lexists(folder / MODULES):
+    max_length, lower_case, activation = None, False, None
+    if os.path.lexists(folder / MODULES):  # else the files of modules do not count
         names = [name for name, _ in read_modules(folder)]
         if names != ["Transformer"]:
             rule = f"{folder / MODULES}: a classifier must have one module, Transformer"
             raise ValueError(f"{rule}, got {', '.join(names) or 'none'}"[:400])
-    if read_settings(folder, "CrossEncoder")["default_prompt"] is not None:
-        raise ValueError(f"{folder / SETTINGS}: default_prompt_name must be null in a classifier, got a name")
-    max_length, lower_case = read_transformer(folder, "sequence-classification", ("logits", "scores"))
+        if read_settings(folder, "CrossEncoder")["default_prompt"] is not None:
+            raise ValueError(f"{folder / SETTINGS}: default_prompt_name must be null in a classifier, got a name")
+        max_length, lower_case = read_transformer(folder, "sequence-classification", ("logits", "scores"))
+        activation = read_json(folder / SETTINGS).get("activation_fn") if (folder / SETTINGS).exists() else None
     own = config.get("sentence_transformers")
     places = {
-        folder / SETTINGS: read_json(folder / SETTINGS).get("activation_fn") if (folder / SETTINGS).exists() else None,
+        folder / SETTINGS: activation,
         "config.json: sentence_transformers": own.get("activation_fn") if isinstance(own, Mapping) else None,
         "config.json": config.get("sbert_ce_default_activation_function"),
     }

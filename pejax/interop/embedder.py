@@ -135,11 +135,13 @@ class Embedder:
         return self.prompts[name]
 
     def _prompt_length(self, prompt: str) -> int:
-        """Return the number of tokens that a prompt puts before every text, without the one that ends a text."""
+        """Return the number of tokens that a prompt puts before every text, without the one that ends a text.
+
+        As sentence-transformers does: the last one, if it was added to the text or is a special token with a name.
+        """
         (encoding,) = self._reader.encodings([prompt], "prompt")
-        special = self._reader.tokenizer.library.get_added_tokens_decoder()
-        last = special.get(encoding.ids[-1])
-        return len(encoding.ids) - int(last is not None and last.special)
+        is_end = encoding.special_tokens_mask[-1] or encoding.tokens[-1] in self._reader.named_tokens
+        return len(encoding.ids) - int(bool(is_end))
 
 
 def load_embedder(

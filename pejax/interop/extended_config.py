@@ -47,7 +47,7 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
     changed = dict(config)
     if name == "ntk":
         channels = rope.get("rotary_dim", extended.layers[0].attention.head_dim)
-        _set_base(changed, rope["base"] * options["factor"] ** (channels / max(channels - 2, 1)))
+        _set_base(changed, rope.get("base", 10000.0) * options["factor"] ** (channels / max(channels - 2, 1)))
     else:
         lengths = {} if name in ("linear", "dynamic_ntk") else {"trained_length": length}
         short = {"short_factors": [1.0] * len(options["long_factors"])} if name == "longrope" else {}

@@ -83,6 +83,13 @@ def require_model(path: Path) -> None:
     raise ValueError(f"{path} must be {A_MODEL}, got nothing there; {way}")
 
 
+def require_folder(path: Path) -> None:
+    """Raise ValueError for a path where no folder of a model is, a GGUF file included."""
+    if path.is_file():
+        raise ValueError(f"{path} must be a folder with config.json and safetensors files, got a file")
+    require_model(path)
+
+
 def has_weights(directory: Path) -> bool:
     """Whether a folder has weights that `list_tensors` lists."""
     return any(os.path.lexists(directory / name) for name in (WEIGHTS, INDEX))

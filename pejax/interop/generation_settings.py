@@ -22,6 +22,7 @@ UNREAD: dict[str, Any] = {
     "guidance_scale": 1, "no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0,
     "min_length": 0, "min_new_tokens": 0, "bad_words_ids": [], "suppress_tokens": [], "begin_suppress_tokens": [],
     "sequence_bias": [], "forced_bos_token_id": [], "forced_eos_token_id": [], "exponential_decay_length_penalty": [],
+    "stop_strings": [], "watermarking_config": {},
     "sequence": "", "penalty_last_n": -1, "xtc_probability": 0, "mirostat": 0,
 }  # fmt: skip
 """Settings that change which token comes and are not read, and the values at which they change nothing."""
@@ -45,7 +46,7 @@ def load_sampling(path: str | os.PathLike[str]) -> Sampling:
     Raises:
         ValueError: a damaged file, or a setting that is no number or out of range.
     """
-    file, settings = _settings(Path(path))
+    file, settings = read_settings(Path(path))
     unread = [key for key, neutral in UNREAD.items() if settings.get(key, neutral) != neutral]
     if unread:
         warnings.warn(f"{file}: {', '.join(unread)} are not read, which would change the tokens", stacklevel=2)
@@ -62,7 +63,7 @@ def load_sampling(path: str | os.PathLike[str]) -> Sampling:
     return sampling
 
 
-def _settings(path: Path) -> tuple[Path, dict[str, Any]]:
+def read_settings(path: Path) -> tuple[Path, dict[str, Any]]:
     """Return the file with the settings of a model and their values, in the words of generation_config.json."""
     if (path / FILE).is_file():
         return path / FILE, {key: value for key, value in read_json(path / FILE).items() if value is not None}

@@ -24,8 +24,10 @@ CLASSES = {
 """Classes of transformers by the `model_type` of config.json."""
 ROPE = {"base": 10000.0, "pairing": "interleaved"}
 """Options of RoPE that readers state, at our defaults."""
-NOT_COMPARED = ("dtype", "stochastic_depth", "padding")
-"""Fields that no file stores, and the one that matters only where an attention mask says what is padding."""
+NOT_COMPARED = ("dtype", "stochastic_depth")
+"""Fields that no file stores."""
+ABSENT = "nothing"
+"""What a config has in place of a field that another one has."""
 
 
 def source_from_model(model: Decoder | EncoderDecoder | ViT | DiT, *, dtype: str = "float32") -> Source:
@@ -90,9 +92,11 @@ def config_json_of(config: TransformerConfig | ViTConfig) -> dict[str, Any]:
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
     """Return the values in which two configs differ, of layers the first that does."""
-    names = [name for name in ours if theirs.get(name) != ours[name]]
+    pairs = {name: (theirs.get(name, ABSENT), ours.get(name, ABSENT)) for name in {**ours, **theirs}}
+    names = [name for name, (there, here) in pairs.items() if there != here]
     first = {re.sub(r"^layers\[\d+\]\.", "", name): name for name in reversed(names)}
-    return [f"{short} ({theirs.get(name)} there, {ours[name]} here)" for short, name in reversed(first.items())]
+    texts = {short: "{} there, {} here".format(*pairs[name]) for short, name in reversed(first.items())}
+    return [f"{short} ({text})" for short, text in texts.items()]
 
 
 def _texts(config: TransformerConfig) -> Iterator[dict[str, Any]]:
@@ -180,12 +184,17 @@ def _in_halves(slot: Slot, head_dim: int) -> Slot:
 
 
 def _values(config: Any, path: str = "") -> dict[str, Any]:
-    """Return the values of a config by their paths, without those of `NOT_COMPARED`."""
+    """Return the values of a config by their paths, without those of `NOT_COMPARED`.
+
+    Of `padding` an id alone counts, which has an effect whatever an attention mask says.
+    """
     if isinstance(config, tuple):
         parts = {f"{path}[{number}]": value for number, value in enumerate(config)}
     elif is_dataclass(config) and not isinstance(config, EncodingSpec):
         names = [field.name for field in fields(config) if field.name not in NOT_COMPARED]
         parts = {f"{path}.{name}" if path else name: getattr(config, name) for name in names}
+        if "padding" in parts and not isinstance(parts["padding"], int):
+            parts["padding"] = None
     else:
         return {path: config}
     return {name: value for part, child in parts.items() for name, value in _values(child, part).items()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from pejax._calls.names import did_you_mean
 from pejax.interop.config import Config, read_json
-from pejax.interop.files import FLOATS, WEIGHTS, list_tensors, only_finite, reader, require_model
+from pejax.interop.files import FLOATS, WEIGHTS, list_tensors, only_finite, reader, require_folder
 from pejax.interop.other_folders import MODULES
 from pejax.interop.pooling import POOLS, Dense, Normalize, torch_activation
 from pejax.interop.similarity import SIMILARITIES
@@ -33,8 +33,16 @@ AFTER = ("Dense", "Normalize", "Dropout")
 SETTINGS = "config_sentence_transformers.json"
 TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 """What the settings of a transformer are called after, in the order in which sentence-transformers looks for them."""
-RUNTIME = ("model_args", "model_kwargs", "config_args", "config_kwargs", "unpad_inputs")
-"""Keys of a transformer's settings that say how torch runs it."""
+OVERRULING = ("model_args", "model_kwargs", "config_args", "config_kwargs")
+"""Keys of a transformer's settings with entries that overrule those of config.json."""
+RUNTIME = (
+    "trust_remote_code", "revision", "code_revision", "local_files_only", "attn_implementation", "device_map", "dtype",
+    "torch_dtype", "low_cpu_mem_usage", "use_safetensors", "use_cache", "unpad_inputs", "add_pooling_layer",
+    "use_memory_efficient_attention",
+)  # fmt: skip
+"""Entries of these that say how torch runs the model."""
+PACKAGE = "sentence_transformers."
+"""Begin of the names of modules that are not code of the folder."""
 EMPTY = ("tokenizer_args", "processor_kwargs", "processing_kwargs", "query_length", "document_length",
          "query_expansion", "tokenizer_name_or_path")  # fmt: skip
 """Keys of a transformer's settings that change its inputs, and are not read."""
@@ -91,7 +99,7 @@ def plain_layout(folder: Path) -> Layout:
     Raises:
         ValueError: no folder of a model.
     """
-    require_model(folder)
+    require_folder(folder)
     config = read_json(folder / "config.json")
     names = config.get("architectures")
     is_causal = config.get("is_causal", True) is not False
@@ -103,10 +111,10 @@ def plain_layout(folder: Path) -> Layout:
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return the class and the folder of each module of modules.json; only the last word of a class counts.
+    """Return the class, without its modules of Python, and the folder of each module of modules.json.
 
     Raises:
-        ValueError: no list of modules, or a path out of the folder.
+        ValueError: no list of modules, a class that is not of sentence-transformers, or a path out of the folder.
     """
     where = folder / MODULES
     try:
@@ -120,6 +128,8 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         kind, path = (entry.get("type"), entry.get("path", "")) if isinstance(entry, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(path, str):
             raise ValueError(f"{where} must be a list of modules with type and path, got {str(entry)[:80]}")
+        if not kind.startswith(PACKAGE):
+            raise ValueError(f"{where}: the type of a module must begin with {PACKAGE}, got {kind!r}"[:400])
         if path and (PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts):
             raise ValueError(f"{where}: the path of a module must be within the folder, got {path!r}"[:400])
         modules.append((kind.rpartition(".")[2], folder / path))
@@ -149,10 +159,21 @@ def read_transformer(folder: Path, task: str, outputs: tuple[str, str]) -> tuple
     for key in EMPTY:
         if value := c(key, None):
             raise ValueError(f"{path}: {key} must be absent, because it is not read, got {str(value)[:80]}")
-    c.keys_read.update(RUNTIME)
+    for key in OVERRULING:
+        _require_runtime(c.object(key), folder, f"{path}: {key}")
+    c.keys_read.add("unpad_inputs")
     max_length, lower_case = c.count("max_seq_length", None), c.flag("do_lower_case", False)
     _require_read(c)
     return max_length, lower_case
+
+
+def _require_runtime(entries: Mapping[str, Any], folder: Path, where: str) -> None:
+    """Raise ValueError for entries that change what the model computes: config.json says something else."""
+    config = read_json(folder / "config.json") if entries else {}
+    for key, value in entries.items():
+        if key not in RUNTIME and (key not in config or config[key] != value):
+            own = str(config.get(key, "absent"))[:80]
+            raise ValueError(f"{where}: {key} must be as in config.json, {own}, got {str(value)[:80]}"[:400])
 
 
 def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
@@ -184,7 +205,9 @@ def read_dense(folder: Path) -> Dense:
     path = folder / "config.json"
     c = _strict(path, needed=True)
     inputs, outputs, has_bias = c.count("in_features"), c.count("out_features"), c.flag("bias", True)
-    activation = torch_activation(c("activation_function", "torch.nn.Tanh"), f"{path}: activation_function")
+    name = c.keys.get("activation_function", "torch.nn.Tanh")  # null is no activation of torch
+    c.keys_read.add("activation_function")
+    activation = torch_activation(name, f"{path}: activation_function")
     c.must("use_residual", False)
     _require_vectors(c)
     tensors = list_tensors(folder)

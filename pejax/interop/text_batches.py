@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pejax._calls.kinds import shown
 from pejax.interop.config import is_number, read_json
 from pejax.interop.tokenizer import load_tokenizer
+from pejax.interop.tokenizer_settings import named_tokens
 from pejax.interop.tokenizer_trial import library_errors
 from pejax.models import Execution, TransformerConfig
 
@@ -66,6 +67,7 @@ class TextReader:
         tokenizer: the tokenizer of the folder.
         max_length: most tokens that are read of a text or a pair, special ones included; the rest is cut off.
         types: whether the model reads types of tokens.
+        named_tokens: texts of the special tokens that tokenizer_config.json names.
 
     Args:
         folder: folder of the tokenizer.
@@ -82,12 +84,14 @@ class TextReader:
             _lower(self.tokenizer.library)
         path = folder / "tokenizer_config.json"
         settings = read_json(path) if path.exists() else {}
-        self.vocab = config.vocab
+        self.vocab, self.padding = config.vocab, config.padding
         self.types = config.types > 1 and _has_types(settings)
-        self.side = settings.get("truncation_side", "right")
+        self.named_tokens = named_tokens(settings, str(path))
+        self.side = settings.get("truncation_side") or _stored_side(folder / "tokenizer.json")
         if self.side not in ("left", "right"):
             raise ValueError(f"{path}: truncation_side must be left or right, got {self.side!r}")
-        longest = settings.get("model_max_length", config.length)
+        longest = settings.get("model_max_length")
+        longest = config.length if longest is None else longest
         if not is_number(longest) or longest < 1:
             raise ValueError(f"{path}: model_max_length must be a number of at least 1, got {longest!r}"[:400])
         self.max_length = min(int(longest), config.length) if max_length is None else max_length
@@ -113,7 +117,8 @@ class TextReader:
             name: name of the argument in errors.
 
         Raises:
-            ValueError: a text without a token, one that the tokenizer cannot encode, or a token outside the vocabulary.
+            ValueError: a text without a token, one that the tokenizer cannot encode, or a token outside the vocabulary;
+                a text with the padding token, where the model has no position for it.
         """
         library, place = self.tokenizer.library, 0
         library.enable_truncation(self.max_length, strategy="longest_first", direction=self.side)
@@ -131,12 +136,22 @@ class TextReader:
                 if max(encoding.ids) >= self.vocab:
                     rule = f"{name}[{number}] must have tokens below the vocabulary of the model, {self.vocab}"
                     raise ValueError(f"{rule}, got {max(encoding.ids)}")
+                if isinstance(self.padding, int) and self.padding in encoding.ids:
+                    token = encoding.tokens[encoding.ids.index(self.padding)]
+                    rule = f"{name}[{number}] must not have the padding token, for which the model has no position"
+                    raise ValueError(f"{rule}, got {token!r} in it")
                 yield encoding
             place += len(part)
 
     def tokens(self, texts: Sequence[Text], name: str = "texts") -> list[Tokens]:
         """Return the tokens of each text; arguments and errors as those of `encodings`."""
         return [tokens_of(encoding) for encoding in self.encodings(texts, name)]
+
+
+def _stored_side(file: Path) -> str:
+    """Return the side on which tokenizer.json cuts texts, which counts where tokenizer_config.json has none."""
+    truncation = read_json(file).get("truncation") if file.exists() else None
+    return str(truncation.get("direction", "Right")).lower() if isinstance(truncation, Mapping) else "right"
 
 
 def _has_types(settings: Mapping[str, Any]) -> bool:

@@ -15,6 +15,10 @@ NORMALIZER = {
 PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of transformers that take the normalizer as it is."""
 
+BYTES = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer", "Qwen2Tokenizer", "CodeGenTokenizer", "GPTNeoXTokenizer")
+"""Classes of transformers, with or without `Fast` at the end, that make their own bytes of texts: `add_prefix_space` of
+tokenizer_config.json overrules that of tokenizer.json, and is false where it is absent."""
+
 FLAGS = ("lstrip", "rstrip", "normalized", "single_word", "special")
 NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 MORE = ("additional_special_tokens", "extra_special_tokens")
@@ -37,7 +41,18 @@ def with_settings(content: Mapping[str, Any], settings: Mapping[str, Any], where
     if takes_settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         overruled = {theirs: settings[own] for own, theirs in NORMALIZER.items() if own in settings}
         result["normalizer"] = {**normalizer, **overruled}
+    if str(settings.get("tokenizer_class")).removesuffix("Fast") in BYTES:
+        result["pre_tokenizer"] = _with_prefix(content.get("pre_tokenizer"), bool(settings.get("add_prefix_space")))
     return result
+
+
+def _with_prefix(step: Any, has_prefix: bool) -> Any:
+    """Return a pre-tokenizer of tokenizer.json whose bytes begin with a space before the text, or do not."""
+    if not isinstance(step, dict):
+        return step
+    if step.get("type") == "Sequence" and isinstance(step.get("pretokenizers"), list):
+        return {**step, "pretokenizers": [_with_prefix(part, has_prefix) for part in step["pretokenizers"]]}
+    return {**step, "add_prefix_space": has_prefix} if step.get("type") == "ByteLevel" else step
 
 
 def add_tokens(library: Any, settings: Mapping[str, Any], where: str) -> None:
@@ -57,6 +72,15 @@ def add_tokens(library: Any, settings: Mapping[str, Any], where: str) -> None:
             known[text] = repr(token)
             more.append(token)
     library.add_tokens(more)  # together: each call looks at all tokens
+
+
+def named_tokens(settings: Mapping[str, Any], where: str) -> set[str]:
+    """Return the texts of the special tokens that tokenizer_config.json has a name for, and of its further ones.
+
+    Raises:
+        ValueError: an entry that is no token.
+    """
+    return {text for text, _, is_numbered in _tokens(settings, where) if not is_numbered}
 
 
 def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, bool], bool]]:

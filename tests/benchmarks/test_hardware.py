@@ -1,6 +1,6 @@
 """The command that proves, measures and trains on a GPU: what it does with failures, time, other results and devices.
 
-Processes of these tests do not import JAX; the rehearsal of all stages is the slow test.
+Processes of these tests do not import JAX; the rehearsal of all stages is the long test.
 """
 
 import json
@@ -431,7 +431,7 @@ def test_the_shared_memory_of_every_kernel_is_told_and_within_the_limit():
     assert max(sizes) <= 227
 
 
-@pytest.mark.slow
+@pytest.mark.long  # `.ci/run` has it with every commit
 def test_the_rehearsal_runs_every_stage_to_its_end(tmp_path):
     command = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", f"--out={tmp_path / 'out'}"]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "XLA_FLAGS": QUICK})

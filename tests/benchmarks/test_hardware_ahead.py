@@ -356,11 +356,13 @@ def test_the_ways_of_an_earlier_checkout_take_their_turns_beside_ours():
     assert not measure.compiles_here(f"{BEFORE}{ways.UNTUNED}")
 
 
-@pytest.mark.slow
-def test_the_rehearsal_of_what_is_made_ahead_compiles_none_of_it_again(tmp_path):
+@pytest.mark.parametrize(
+    "stages", [pytest.param("measure,train", marks=pytest.mark.slow), pytest.param("prove", marks=pytest.mark.long)]
+)
+def test_the_rehearsal_of_what_is_made_ahead_compiles_none_of_it_again(stages, tmp_path):
     """The first call makes programs for the CPU, in a folder that is moved; the second one reads every one of them."""
     flags = {**os.environ, "XLA_FLAGS": QUICK}
-    call = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", "--stages=prove,measure,train"]
+    call = [sys.executable, "-m", "benchmarks.hardware", "--rehearse", f"--stages={stages}"]
     made = subprocess.run([*call, f"--ahead={tmp_path / 'made'}"], capture_output=True, text=True, cwd=ROOT, env=flags)
     assert made.returncode == 0, made.stdout[-4000:]
     source = made.stdout.split("--programs=")[-1].strip()

@@ -392,7 +392,7 @@ def test_an_odd_head_and_a_missing_grid_are_named():
     with pytest.raises(ValueError, match=r"even head_dim D, got shape \(2, 6, 4, 11\)"):
         apply(X[..., :11], np.arange(6, dtype=np.int32), rope_frequencies(8))
     grid = make_encoding("rope", Dims(heads=4, head_dim=12, axes=2))
-    with pytest.raises(ValueError, match="rope on 2 axes needs a grid of 2 sizes, got 9"):
+    with pytest.raises(ValueError, match="rope on 2 axes needs a grid of 2 sizes as extent, got 9"):
         grid.adapt({}, 9)
     with pytest.raises(ValueError, match=r"positions must end in 2 axes, got shape \(6,\)"):
         rotate(grid, grid.adapt({}, (2, 3)), X, np.arange(6, dtype=np.int32))

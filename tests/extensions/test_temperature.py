@@ -98,7 +98,7 @@ def test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches():
         assert float(factor) == pytest.approx(ratio, rel=1e-6)
     other = adapt(make_encoding("rope_axial", GRID, "log_n(trained_length=96)"), {}, (96, 96))
     assert [float(value) for value in other.values()] == pytest.approx([2.0], rel=1e-6)
-    with pytest.raises(ValueError, match="log_n on 2 axes needs a grid of 2 sizes, got 24"):
+    with pytest.raises(ValueError, match="log_n on 2 axes needs a grid of 2 sizes as extent, got 24"):
         adapt(encoding, {}, 24)
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from pejax.interop import Embedder, load, load_embedder
+from pejax.interop import Embedder, load, load_classifier, load_embedder
 from pejax.interop.sentence_modules import read_layout
 from pejax.interop.text_batches import require_texts
 from tests.support.text_folders import MODULES, texts_of, write_embedder, write_json
@@ -84,6 +84,11 @@ REFUSED = {
     "another input": ("2_Dense/config.json", {**DENSE, "module_input_name": "token_embeddings"},
                       "module_input_name must be 'sentence_embedding', got 'token_embeddings'"),
     "an unknown key": ("2_Dense/config.json", {**DENSE, "rank": 4}, "every key must be known, got rank = 4"),
+    "an activation of null": ("2_Dense/config.json", {**DENSE, "activation_function": None}, "got None"),
+    "another value than the config's": ("sentence_bert_config.json", {"config_kwargs": {"layer_norm_eps": 0.5}},
+                                        "config_kwargs: layer_norm_eps must be as in config.json, absent, got 0.5"),
+    "another value for the model": ("sentence_bert_config.json", {"model_args": {"rope_theta": 3}},
+                                    "model_args: rope_theta must be as in config.json, absent, got 3"),
     "no pooling": ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, f"{POOLS} 'none'"),
     "unknown pooling": ("1_Pooling/config.json", {"pooling_mode": "median"}, f"{POOLS} 'median'"),
     "an unknown flag": ("1_Pooling/config.json", {"pooling_mode": "mean", "pooling_mode_median": True},
@@ -104,6 +109,7 @@ def layout(folder, *kinds: str, **entry: str):
     """Write a folder of sentence-transformers without a model."""
     folder.mkdir()
     modules = [{"type": MODULES + kind, "path": f"{n}_{kind}" if n else "", **entry} for n, kind in enumerate(kinds)]
+    write_json(folder / "config.json", {})
     write_json(folder / "modules.json", modules)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "mean"})
     write_json(folder / "2_Dense" / "config.json", DENSE)
@@ -137,6 +143,26 @@ def test_other_modules(kinds, tmp_path):
     assert f"{rule} {', '.join(kinds) or 'none'}" in refusal_of(layout(tmp_path / "a", *kinds))
 
 
+def test_a_module_of_foreign_code(tmp_path):
+    folder = layout(tmp_path / "a", "Transformer", type="custom_st.Transformer")
+    assert "the type of a module must begin with sentence_transformers., got 'custom_st" in refusal_of(folder)
+
+
+@pytest.mark.parametrize("loader", [load_embedder, load_classifier])
+def test_a_file_is_no_folder(loader, tmp_path):
+    path = write_json(tmp_path / "model.gguf", {})
+    with pytest.raises(ValueError, match=r"gguf must be a folder with config\.json and safetensors files, got a file$"):
+        loader(path)
+
+
+def test_settings_that_say_how_torch_runs_the_model_or_what_config_json_says(tmp_path):
+    folder = layout(tmp_path / "a", "Transformer", "Pooling")
+    write_json(folder / "config.json", {"layer_norm_eps": 1e-12})
+    model = {"torch_dtype": "bfloat16", "attn_implementation": "sdpa", "layer_norm_eps": 1e-12}
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 9, "model_args": model, "config_args": None})
+    assert read_layout(folder).max_length == 9
+
+
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc"])
 def test_a_module_outside_of_the_folder(path, tmp_path):
     folder = layout(tmp_path / "a", "Transformer", path=path)
@@ -163,6 +189,18 @@ def test_a_plain_folder_is_pooled_as_in_sentence_transformers_with_a_warning(con
     write_json(tmp_path / "config.json", config)
     with pytest.warns(UserWarning, match=f"has no modules.json: {words}"):
         assert read_layout(tmp_path).modes == (mode,)
+
+
+@pytest.mark.slow
+def test_a_text_with_the_padding_token_needs_a_position_for_it(tmp_path):
+    """RoBERTa gives no position to padding, wherever it is."""
+    folder = write_embedder(tmp_path / "a", name="roberta", pad_token_id=0, num_hidden_layers=1)
+    embedder = load_embedder(folder)
+    rule = r"texts\[1\] must not have the padding token, for which the model has no position, got '\[PAD\]' in it"
+    with pytest.raises(ValueError, match=rule):
+        embedder.encode(["w1", "w1 [PAD] w2"])
+    with pytest.raises(ValueError, match="ids must not hold padding, id 0, where attention_mask is 1"):
+        embedder.model.states(np.asarray([[2, 5, 0, 3]]), attention_mask=np.ones((1, 4), np.int32))
 
 
 @pytest.mark.slow

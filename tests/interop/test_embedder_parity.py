@@ -4,6 +4,8 @@ import os
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from pejax.interop import load_embedder
 from tests.support.peers import peer
@@ -46,6 +48,11 @@ LAYOUTS = {
     "truncated": {"settings": {"truncate_dim": 20}, "after": ("Normalize",)},
     "lowered": {"transformer": {"max_seq_length": 12, "do_lower_case": True}},
     "cut on the left": {"transformer": {"max_seq_length": 9}, "tokenizer": {"truncation_side": "left"}},
+    "cut on the left, by tokenizer.json": {"transformer": {"max_seq_length": 9}, "direction": "Left"},
+    "no longest length": {"transformer": {"max_seq_length": 9}, "tokenizer": {"model_max_length": None}},
+    "prompts that end in a token without a name": {
+        "name": "llama", "settings": {"prompts": {"query": "w30 <new>"}, "default_prompt_name": "query"},
+        "pooling": {"pooling_mode": "mean", "include_prompt": False}, "special": "<new>"},
     "roberta": {"name": "roberta", "pooling": {"pooling_mode_cls_token": True}, "pad_token_id": 0},
     "modernbert": {"name": "modernbert", "after": ("Normalize",)},
 }  # fmt: skip
@@ -66,7 +73,16 @@ def cosines(ours, theirs):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_vectors_are_those_of_sentence_transformers(layout, tmp_path):
     os.environ["HF_HUB_OFFLINE"] = "1"
-    folder = write_embedder(tmp_path / "a", **LAYOUTS[layout])
+    options = {**LAYOUTS[layout]}
+    direction, special = (options.pop(name, None) for name in ("direction", "special"))
+    folder = write_embedder(tmp_path / "a", **options)
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if direction:
+        library.enable_truncation(30, direction=direction.lower())
+    if special:
+        library.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+        library.add_tokens([AddedToken("w90", special=False), AddedToken(special, special=True)])
+    library.save(str(folder / "tokenizer.json"))
     texts = [*TEXTS, "W7 W8 w9", *texts_of(9)]
     theirs, expected = vectors(folder, texts)
     embedder = load_embedder(folder)

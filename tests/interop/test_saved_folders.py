@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pejax.interop import beside, load, load_tokenizer, save
+from pejax.interop import beside, load, load_sampling, load_tokenizer, save
+from pejax.models import Sampling
 from tests.support.gguf_files import byte_tokens, write_gguf
 from tests.support.hub_folders import write
 from tests.support.peers import peer
@@ -111,13 +112,17 @@ def test_what_cannot_be_kept_is_named(folder, tmp_path, monkeypatch):
 
 
 def test_the_tokenizer_of_a_gguf_file_is_written(plain, tmp_path):
-    tokens = byte_tokens(tokenizer__chat_template="{{ messages }}", tokenizer__ggml__add_bos_token=True)
+    tokens = byte_tokens(
+        tokenizer__chat_template="{{ messages }}", tokenizer__ggml__add_bos_token=True,
+        tokenizer__ggml__eos_token_id=0, tokenizer__ggml__eot_token_id=1, general__sampling__temp=0.5,
+    )  # fmt: skip
     file = write_gguf(tmp_path / "a.gguf", plain, **tokens)
     assert resaved(file, tmp_path / "b") == {
-        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
     }
     own, other = load_tokenizer(file), load_tokenizer(tmp_path / "b")
-    assert (own.bos, own.eos) == (other.bos, other.eos)
+    assert (own.bos, own.eos) == (other.bos, other.eos) == (own.bos, (0, 1))
+    assert load_sampling(file) == load_sampling(tmp_path / "b") == Sampling(0.5)
     for text in ("the thin\t12 Grüße, 漢字 🤗 <|end|>", ""):
         assert own.encode(text) == other.encode(text)
     settings = json.loads((tmp_path / "b" / "tokenizer_config.json").read_text())

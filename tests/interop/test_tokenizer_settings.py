@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from pejax.interop import load_tokenizer
 from tests.support.peers import peer
@@ -11,12 +11,24 @@ from tests.support.peers import peer
 TEXT = "The Quick brown fox jumps over the lazy dog, Again and again. <|end|><|im_start|>"
 
 
-def pairs():
+def pairs(*, prefix=False):
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=prefix), decoders.ByteLevel()
     special, letters = ["<s>", "</s>", "<pad>"], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=letters, show_progress=False)
     tokenizer.train_from_iterator([TEXT * 20], trainer)
+    return tokenizer
+
+
+def two_steps():
+    """Return a tokenizer that splits like Qwen2's, and then turns to bytes."""
+    tokenizer = pairs()
+    split = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    )
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), to_bytes])
     return tokenizer
 
 
@@ -40,7 +52,13 @@ START = {
     "single_word": False,
 }
 LLAMA, BERT = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>"}, {"tokenizer_class": "BertTokenizer"}
+KNOWN = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<s>", "pad_token": "<pad>"}
+QWEN, GPT2 = ({"tokenizer_class": kind, **KNOWN} for kind in ("Qwen2Tokenizer", "GPT2TokenizerFast"))
 CASES = {
+    "a space before, two steps": (two_steps, {**QWEN, "add_prefix_space": True}),
+    "a space before": (pairs, {**GPT2, "add_prefix_space": True}),
+    "no space before": (lambda: pairs(prefix=True), GPT2),
+    "a space before, plain class": (lambda: pairs(prefix=True), {**LLAMA, "add_prefix_space": False}),
     "nothing more": (pairs, LLAMA),
     "numbered": (pairs, {**LLAMA, "added_tokens_decoder": {"500": START, "3": {**START, "content": "<|end|>"}}}),
     "further": (pairs, {**LLAMA, "additional_special_tokens": ["<|end|>", "<|im_start|>"]}),
@@ -93,6 +111,16 @@ def test_case_is_that_of_the_settings(tmp_path):
     keeps, lowers = (load_tokenizer(write(tmp_path / name, name)) for name in ("case", "lower case"))
     assert keeps.encode("the Fox") != keeps.encode("the fox")
     assert lowers.encode("the Fox") == lowers.encode("the fox")
+
+
+def test_a_space_before_the_text_is_that_of_the_settings(tmp_path):
+    before = load_tokenizer(write(tmp_path / "a", "a space before"))
+    assert before.encode("the") == before.encode(" the")
+    for name in ("a space before, two steps", "a space before, plain class"):
+        tokenizer = load_tokenizer(write(tmp_path / name, name))
+        assert tokenizer.encode("the") == tokenizer.encode(" the")
+    without = load_tokenizer(write(tmp_path / "b", "no space before"))
+    assert without.encode("the") != without.encode(" the")
 
 
 def test_dropout_is_left_out_and_said(tmp_path):

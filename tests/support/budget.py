@@ -11,7 +11,7 @@ SECONDS = 540.0
 """What the tests of the default run may take in all: five minutes on two cores, less what it takes to start."""
 
 SLOW = 12_000.0
-"""What all slow tests may take with nothing compiled: of a fifth, which `.ci/run` has with every commit, 20 minutes."""
+"""What all slow tests may take with nothing compiled: of a sixth, which `.ci/run` has with every commit, 17 minutes."""
 
 REFERENCE = 0.075
 """Seconds of `calibration` on the machine for which both are meant, two cores of a Xeon (family 6, model 207)."""

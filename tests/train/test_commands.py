@@ -87,6 +87,7 @@ def test_images_are_trained_on(images):
     assert json.loads((images / "config.json").read_text())["pe"] == "rope_mixed"
 
 
+@pytest.mark.slow
 def test_a_corrupt_image_is_named_before_anything_is_written(tmp_path):
     for name in ("train/a", "train/b", "val/a", "val/b"):
         (tmp_path / name).mkdir(parents=True)

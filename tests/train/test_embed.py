@@ -84,6 +84,39 @@ def test_a_stopped_command_goes_on_and_rows_are_in_the_order_of_the_lines(run, e
     assert "out must not exist" in refused(capsys, run)
 
 
+def test_a_number_of_batches_without_vectors_is_not_believed(run, embedder, model, tmp_path, monkeypatch, capsys):
+    """A process that was killed while it finished has left it; then another one stopped before it kept anything."""
+    part = partial_folder(tmp_path / "x.npy")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        refused(capsys, run)
+    (part / "vectors.npy").unlink()
+    with monkeypatch.context() as patch:
+        stop_after(patch, 0)
+        refused(capsys, run)
+    assert run() == 0
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), embedder.encode(LINES, batch=7), atol=1e-5)
+
+
+def test_corrected_texts_take_the_place_of_refused_ones(run, texts, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 0)
+        refused(capsys, run)
+    other = tmp_path / "lines.txt"
+    other.write_bytes(texts.read_bytes() + b"w1\n")
+    assert run(texts=other) == 0
+    assert np.load(tmp_path / "x.npy").shape == (22, 32)
+
+
+def test_the_digest_of_a_model_has_files_at_any_depth(tmp_path):
+    digests = set()
+    for place in ("config.json", "0_Transformer/model.safetensors", "models/0/model.safetensors"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text("{}")
+        digests.add(program.folder_digest(tmp_path))
+    assert len(digests) == 3
+
+
 @pytest.mark.parametrize(
     ("content", "rule"),
     [

@@ -2,7 +2,9 @@
 
 import io
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,6 +16,7 @@ from tests.support.cli import refused
 from tests.support.gguf_files import byte_tokens, write_gguf
 from tests.support.gguf_metadata import write_metadata
 from tests.support.hub_folders import write
+from train.generate.models import model_folder
 from train.generate.options import GenerateOptions
 from train.generate.program import main
 from train.generate.prompt import NOTE, ask, read_messages, read_prompt
@@ -128,12 +131,24 @@ def test_settings_of_a_model_that_are_refused(settings, rule, tmp_path):
 
 def test_settings_that_are_not_read_are_named(tmp_path):
     settings = {"num_beams": 4, "no_repeat_ngram_size": 0, "bad_words_ids": [[3]], "max_length": 20, "temperature": 9}
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    message = "num_beams, bad_words_ids are not read, which would change the tokens"
+    (tmp_path / "generation_config.json").write_text(json.dumps({**settings, "stop_strings": ["a"]}))
+    message = "num_beams, bad_words_ids, stop_strings are not read, which would change the tokens"
     with pytest.warns(UserWarning, match=message):
         assert load_sampling(tmp_path) == Sampling()
     assert message in sampling_of(options_of(model=str(tmp_path)), 9)[1][0]
     assert load_sampling(tmp_path / "nothing") == Sampling()
+
+
+def test_a_run_of_tune_has_the_settings_of_the_model_that_it_wrote(tmp_path):
+    run = shutil.copytree(Path(__file__).parents[1] / "data_files" / "runs_0_3_0" / "tune", tmp_path / "run")
+    (run / "model" / "generation_config.json").write_text(json.dumps(OWN))
+    assert model_folder(str(run)) == str(run / "model")
+    assert sampling_of(options_of(model=model_folder(str(run))), 260)[0] == Sampling(0.75, 260, 1.0, 0.0, 1.25)
+
+
+def test_variables_of_a_template_are_not_its_messages():
+    with pytest.raises(ValueError, match=r"chat_variables must not have messages, got '{\"messages\": 1}'"):
+        read_messages("a", options_of(chat_variables='{"messages": 1}'))
 
 
 def test_a_gguf_file_has_settings_in_its_metadata(tmp_path):

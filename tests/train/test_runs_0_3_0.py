@@ -274,7 +274,8 @@ def test_a_run_that_was_stopped_half_way_goes_on_to_the_same_end(
     assert {name: written[name] for name in settings} == {**settings, "resume": True, "pejax": pejax.__version__}
     require_same_results(out, stored)
     for path in (stored / "model").glob("*.json"):
-        assert read(out / "model" / path.name) == read(path)
+        entries = read(path)
+        assert {name: value for name, value in read(out / "model" / path.name).items() if name in entries} == entries
 
 
 @pytest.mark.parametrize("program", mostly_slow(TRAINERS, ("lm",)))

@@ -142,6 +142,8 @@ def test_the_context_limits_the_text_unless_it_is_extended(file, capsys):
         (["a", "--chat_variables={}"], "chat_variables needs a model with a chat template, got one without"),
         (["a", "--chat=on"], "chat=on needs a model with a chat template, got one without"),
         (["a", "--system=b"], "system needs a model with a chat template, got one without"),
+        (["a", "--data=shakespeare"], "data must be given with a run of train.lm alone, got 'shakespeare' with"),
+        (["a", "--pe=rope"], "pe must be given with a run of train.lm alone, got 'rope' with"),
         (["a", "--top_p=0.5"], "top_p=0.5 needs a temperature above 0, got 0.0"),
         (["a", "--samples=2"], "samples=2 needs a temperature above 0, got 0.0"),
         (["a", "--samples=0"], "samples must be at least 1, got 0"),

@@ -36,13 +36,15 @@ class Partial:
         self.out, self.folder, self.settings = out, partial_folder(out), dict(settings)
         lock_folder(self.folder)
         require_regular(self.folder)
-        if (self.folder / SETTINGS).exists():
-            require_same(read_object(self.folder / SETTINGS), self.settings, self.folder)
         path, done = self.folder / VECTORS, self.folder / DONE
-        self.done = read_object(done).get("batches", 0) if done.exists() and path.exists() else 0
+        is_whole = all(file.exists() for file in (path, done, self.folder / SETTINGS))
+        self.done = read_object(done).get("batches", 0) if is_whole else 0
+        if self.done:
+            require_same(read_object(self.folder / SETTINGS), self.settings, self.folder)
         if type(self.done) is not int or not 0 <= self.done <= batches:
             raise ValueError(f"{done} must have a number of batches from 0 to {batches}, got {self.done!r}"[:400])
         if not self.done:
+            done.unlink(missing_ok=True)  # before the vectors that it would be believed of
             _reserve(path, shape)
             write_atomic(self.folder / SETTINGS, json.dumps(self.settings))
         size = path.stat().st_size  # a file that was cut off would be filled with zeros
@@ -61,6 +63,7 @@ class Partial:
         """Move the vectors, which are all there, to their place, and delete the folder."""
         self.vectors.flush()
         write_atomic(made_of(self.out), json.dumps(self.settings, indent=2))
+        (self.folder / DONE).unlink(missing_ok=True)
         os.replace(self.folder / VECTORS, self.out)
         shutil.rmtree(self.folder)
 

@@ -33,8 +33,8 @@ KEPT_EVERY = 2.0
 OVERHEAD = 16
 """Work of a text besides its characters, in characters, for the time left."""
 
-FILES = ("*.json", "*.safetensors", "*/*.json", "*/*.safetensors")
-"""Patterns of the files of a folder that its vectors depend on."""
+FILES = ("*.json", "*.safetensors")
+"""Patterns of the files, at any depth of a folder, that its vectors depend on."""
 
 OWN_PROMPT = "of --prompt_text"
 """Name of the prompt that `--prompt_text` gives."""
@@ -145,7 +145,7 @@ def read_lines(path: Path) -> tuple[list[str], str]:
 def folder_digest(folder: Path) -> str:
     """Return a digest of the files of a model that its vectors depend on."""
     digest = hashlib.sha256()
-    paths = {path for pattern in FILES for path in folder.glob(pattern) if path.is_file()}
+    paths = {path for pattern in FILES for path in folder.rglob(pattern) if path.is_file()}
     for path in sorted(path for path in paths if ".npy." not in f"{path.relative_to(folder)}"):  # results in the folder
         with path.open("rb") as file:
             digest.update(f"{path.relative_to(folder)}".encode())

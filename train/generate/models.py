@@ -74,17 +74,23 @@ class Subject(NamedTuple):
     name: str
 
 
+def model_folder(model: str) -> str:
+    """Return the folder or file of a model: of a run of train.tune the one that it wrote, of others what is given."""
+    folder = Path(model)
+    return str(folder / "model") if is_run(folder) and program_of(folder) == "tune" else model
+
+
 def open_model(options: GenerateOptions) -> Subject:
     """Load the model that the options name.
 
     Raises:
-        ValueError: a model that cannot be loaded or is no decoder.
+        ValueError: a model that cannot be loaded or is no decoder, or an option of runs with another model.
     """
-    folder = Path(options.model)
-    if is_run(folder):
-        if program_of(folder) != "tune":
-            return _of_run(options)
-        options = dataclasses.replace(options, model=str(folder / "model"))  # the folder that train.tune wrote
+    if is_run(Path(options.model)):
+        return _of_run(options)
+    for name in ("data", "pe"):
+        if value := getattr(options, name):
+            raise ValueError(f"{name} must be given with a run of train.lm alone, got {value!r} with {options.model}")
     reader = interop.load_tokenizer(options.model)
     extend = options.extend or None
     model, source = interop.load(options.model, extend=extend, dtype=options.dtype, params=options.params)

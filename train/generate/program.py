@@ -13,6 +13,7 @@ model's own ends of text, before a text of `--stop`, or after `--max_tokens`. Wh
 to the standard error output.
 """
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from train.engine.heartbeat import working
 from train.engine.options import require_rules
 from train.engine.stopping import report_errors, stop_on_signals
 from train.engine.terminal import user_console
-from train.generate.models import Subject, about, open_model
+from train.generate.models import Subject, about, model_folder, open_model
 from train.generate.options import GenerateOptions, parser
 from train.generate.output import lines, pieces, texts
 from train.generate.progress import Progress, timed
@@ -66,6 +67,7 @@ def text(prompt: str | None, options: GenerateOptions, console: Console, progres
     if "" in options.stop:
         raise ValueError(f"stop must hold texts of at least one character, got {options.stop}")
     require_rules(options)
+    options = dataclasses.replace(options, model=model_folder(options.model))
     prompt = read_prompt(prompt, options)
     messages = read_messages(prompt, options)
     visible_devices()

@@ -79,7 +79,7 @@ def read_variables(options: GenerateOptions) -> dict[str, Any]:
     """Return the variables that the chat template reads beside the messages.
 
     Raises:
-        ValueError: no JSON object.
+        ValueError: no JSON object, or one with messages.
     """
     try:
         variables = json.loads(options.chat_variables or "{}")
@@ -87,6 +87,8 @@ def read_variables(options: GenerateOptions) -> dict[str, Any]:
         variables = None
     if not isinstance(variables, dict):
         raise ValueError(f"chat_variables must be a JSON object, got {options.chat_variables[:80]!r}")
+    if reserved := [name for name in ("messages", "self") if name in variables]:
+        raise ValueError(f"chat_variables must not have {reserved[0]}, got {options.chat_variables[:80]!r}")
     return variables
 
 

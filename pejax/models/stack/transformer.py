@@ -216,7 +216,8 @@ def masked_tokens(
             counted; else all tokens of the mask are.
 
     Raises:
-        ValueError: a mask of another shape, with other numbers than 0 and 1, or none for ids that are padding.
+        ValueError: a mask of another shape, with other numbers than 0 and 1, or none for ids that are padding; padding
+            at a token of the mask, where its id is not counted.
         TypeError: a mask of floats.
     """
     if mask is None:
@@ -225,6 +226,9 @@ def masked_tokens(
     else:
         _check_mask(mask, ids.shape)
         mask = jnp.asarray(mask).astype(jnp.int32)
+        if isinstance(padding, int) and _holds(jnp.where(mask == 1, ids, -1), padding):
+            rule = f"ids must not hold padding, id {padding}, where attention_mask is 1: it has no position"
+            raise ValueError(f"{rule}, got it there")
     counted = ids != padding if isinstance(padding, int) else mask
     if padding == "counted" or counted is None:
         positions = jnp.broadcast_to(jnp.arange(ids.shape[1], dtype=jnp.int32), ids.shape)
