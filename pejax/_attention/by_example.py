@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from pejax._attention.core.dropout import check_dropout
 from pejax._attention.core.hooks import HOOK_NAMES, bound_hooks
 from pejax._ops.backend import vmap_or_map
 from pejax._record.encoding import Encoding, Params, adapt, rotate_keys, rotate_queries
@@ -69,6 +71,7 @@ def attend_at_extents(
     extent: Array,
     axes: int,
     split: tuple[str, ...],
+    dropout: tuple[Array, float] | None,
     q: Array,
     k: Array,
     v: Array,
@@ -76,15 +79,28 @@ def attend_at_extents(
     k_tokens: TokenPositions,
     key_bias: Array | None,
 ) -> Any:
-    """Attend with one extent per example, or one per query; `split` names the mesh axes that split the examples."""
-    sides = (batched(q_tokens, *q.shape[:2], axes=axes), batched(k_tokens, *k.shape[:2], axes=axes))
-    operands = extent, q, k, v, *sides, key_bias
-    if axes > 1 or extent.shape == q.shape[:1]:
-        lift = functools.partial(jax.vmap, spmd_axis_name=split) if split else vmap_or_map
-        return lift(attend_at)(*operands)
-    if extent.shape != q.shape[:2]:
+    """Attend with one extent per example, or one per query; `split` names the mesh axes that split the examples.
+
+    `dropout` counts from 0 in each of them, so each gets a key of its own.
+    """
+    count = extent.shape[:1] if axes > 1 else extent.shape
+    if count not in (q.shape[:1], q.shape[:2]):
         raise ValueError(f"extent must be one length, (B,) or (B, T) of q {q.shape}, got {extent.shape}")
-    return jax.vmap(functools.partial(_query_by_query, attend_at))(*operands)
+    keys, rate = None, check_dropout(dropout)[1]
+    if dropout is not None and rate:
+        keys = jax.vmap(functools.partial(jax.random.fold_in, dropout[0]))(jnp.arange(prod(count)))
+        keys = keys.reshape(*count, *keys.shape[1:])
+
+    def attend_one(setting: tuple[Array, Array | None], *operands: Any) -> Any:
+        extent, key = setting
+        return attend_at(extent, *operands, dropout=None if key is None else (key, rate))
+
+    sides = (batched(q_tokens, *q.shape[:2], axes=axes), batched(k_tokens, *k.shape[:2], axes=axes))
+    operands = (extent, keys), q, k, v, *sides, key_bias
+    if count == q.shape[:1]:
+        lift = functools.partial(jax.vmap, spmd_axis_name=split) if split else vmap_or_map
+        return lift(attend_one)(*operands)
+    return jax.vmap(functools.partial(_query_by_query, attend_one))(*operands)
 
 
 def within_example(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -96,8 +112,8 @@ def within_example(options: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, 
 
 
 def _query_by_query(
-    attend_at: Callable[..., Array],
-    extent: Array,
+    attend_one: Callable[..., Any],
+    setting: tuple[Array, Array | None],
     q: Array,
     k: Array,
     v: Array,
@@ -105,14 +121,15 @@ def _query_by_query(
     k_tokens: TokenPositions,
     key_bias: Array | None,
 ) -> Any:
-    """Attend from one query of a sequence at a time, each with its own extent."""
+    """Attend from one query of a sequence at a time, each with its own extent and key of dropout."""
 
-    def one_query(operands: tuple[Array, Array, TokenPositions]) -> Any:
-        extent, q, tokens = operands
+    def one_query(operands: tuple[tuple[Array, Array | None], Array, TokenPositions]) -> Any:
+        setting, q, tokens = operands
         q_tokens = jax.tree.map(lambda leaf: leaf[None], tokens)
-        return attend_at(extent, q[None], k, v, q_tokens, k_tokens, key_bias)[0]
+        result = attend_one(setting, q[None], k, v, q_tokens, k_tokens, key_bias)
+        return jax.tree.map(lambda leaf: leaf[0], result)  # an output, or with its log-sum-exp
 
-    return jax.lax.map(one_query, (extent, q, q_tokens))
+    return jax.lax.map(one_query, (setting, q, q_tokens))
 
 
 def batched(tokens: TokenPositions, batch: int, length: int, axes: int = 1) -> TokenPositions:

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +12,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from pejax._attention.api import dot_product_attention, refuse_unknown
+from pejax._attention.bands import attend_in_bands
 from pejax._attention.by_example import attend_at_extents, batched, rotate_by_example, rotates_alone, within_example
 from pejax._attention.core.hooks import bound_hooks
-from pejax._attention.core.merge import merge_attention
 from pejax._attention.core.operands import check_arrays, check_positions_given
 from pejax._attention.core.order import follow_arrays
-from pejax._attention.core.sink import check_sink, with_sink
+from pejax._attention.core.sink import check_sink
 from pejax._calls.arguments import checked
-from pejax._calls.hook_calls import call_token_hook
 from pejax._ops.open_sizes import as_length
 from pejax._record.encoding import (
     Encoding,
@@ -128,21 +126,27 @@ def attend(
     params = {} if params is None else params
     causal = causality(encoding, causal)
     in_order = positions is None and k_positions is None
+    by_order = not any(isinstance(x, TokenPositions) and x.order is not None for x in (positions, k_positions))
     if positions is not None and k_positions is None:
         spans = any(options.get(name) is not None for name in ("window", "distance_range")) or bool(encoding.bands)
         positions = follow_arrays(positions, q.shape[:-2], causal=causal, spans=spans)
     q_tokens = as_token_positions(jnp.arange(q.shape[-3]) if positions is None else positions, q.shape[:-2])
     k_tokens = q_tokens if k_positions is None else as_token_positions(k_positions, k.shape[:-2])
     options["scale"] = scale_of(encoding, options.get("scale"))
-    if sink is not None and not encoding.bands:
+    once: dict[str, Any] = {}  # what counts once, after the outputs of the bands are merged
+    if encoding.bands:
+        once = {name: options.pop(name) for name in ("distance_range", "return_lse") if name in options}
+        once |= {"sink": sink, "by_order": by_order}
+    elif sink is not None:
         options["sink"] = sink
     bound = functools.partial(attention, causal=causal)
     if encoding.adapt is None or is_one_extent(extent, axis_count):
         run = functools.partial(bound, **options)
         if in_order:
             run = functools.partial(_without_positions, run)
-        attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
-        return _at_one_extent(attend_at, extent, axes, q, k, v, q_tokens, k_tokens, key_bias)
+        attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, **once)
+        known_axes = axis_count if axes is not None or encoding.dims is not None else None
+        return _at_one_extent(attend_at, extent, known_axes, q, k, v, q_tokens, k_tokens, key_bias)
     extent = jnp.asarray(extent)
     if (
         rotates_alone(encoding)
@@ -153,9 +157,10 @@ def attend(
         attend_at = functools.partial(rotate_by_example, encoding, params, keys_are_rotated, run)
         return _at_one_extent(attend_at, extent, axis_count, q, k, v, q_tokens, k_tokens, key_bias)
     split, options = within_example(options)
+    dropout = options.pop("dropout", None)
     run = functools.partial(bound, **options)
-    attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, sink=sink)
-    return attend_at_extents(attend_at, extent, axis_count, split, q, k, v, q_tokens, k_tokens, key_bias)
+    attend_at = functools.partial(rotate_and_attend, encoding, params, keys_are_rotated, run, **once)
+    return attend_at_extents(attend_at, extent, axis_count, split, dropout, q, k, v, q_tokens, k_tokens, key_bias)
 
 
 @checked
@@ -235,7 +240,8 @@ def rotate_and_attend(
     k_tokens: TokenPositions,
     key_bias: Array | None = None,
     *,
-    sink: Array | None = None,
+    dropout: tuple[Array, float] | None = None,
+    **once: Any,
 ) -> Any:
     """Adapt to one extent, rotate queries and keys, and attend; with bands, once per band.
 
@@ -251,25 +257,18 @@ def rotate_and_attend(
         q_tokens: positions of the queries.
         k_tokens: positions of the keys.
         key_bias: logits `(*B, S, H)` added for each key and query head. None = no bias.
-        sink: logits `(H,)` of the sink. Only read with bands: it counts once, after their outputs are merged. Without
-            bands, `run` already has it.
+        dropout: `(key, rate)` of these queries. None = none, or `run` has it.
+        **once: with bands, the arguments of `attend_in_bands` by name.
     """
     adapted = adapt(encoding, params, extent)
     run = functools.partial(run, positions=q_tokens, k_positions=k_tokens, hooks=bound_hooks(encoding, adapted))
     run = run if key_bias is None else functools.partial(run, key_bias=key_bias)
-    q_positions, k_positions = rotary_positions(q_tokens, q.shape[:-2]), rotary_positions(k_tokens, k.shape[:-2])
-    if not encoding.bands:
-        q = rotate_queries(encoding, adapted, q, q_positions)
-        k = k if keys_are_rotated else rotate_keys(encoding, adapted, k, k_positions)
-        return run(q, k, v)
-    outputs = []
-    for low, high, rotate_band, rotate_band_keys in encoding.bands:
-        rotated = (
-            call_token_hook("rotate of a band", rotate_band, adapted, q, q_positions),
-            call_token_hook("rotate_keys of a band", rotate_band_keys, adapted, k, k_positions),
-        )
-        outputs.append(run(*rotated, v, distance_range=(low, sys.maxsize if high is None else high), return_lse=True))
-    return with_sink(*merge_attention(outputs), sink)[0]
+    run = run if dropout is None else functools.partial(run, dropout=dropout)
+    if encoding.bands:
+        return attend_in_bands(encoding, adapted, run, q, k, v, q_tokens, k_tokens, **once)
+    q = rotate_queries(encoding, adapted, q, rotary_positions(q_tokens, q.shape[:-2]))
+    k = k if keys_are_rotated else rotate_keys(encoding, adapted, k, rotary_positions(k_tokens, k.shape[:-2]))
+    return run(q, k, v)
 
 
 def _without_positions(run: Callable[..., Any], q: Array, k: Array, v: Array, **options: Any) -> Any:

@@ -179,7 +179,8 @@ class AttentionFunction:
             positions = follow_arrays(positions, query.shape[:-2], causal=causal, spans=options.uses_distance)
 
         def attend(q: Array, k: Array, v: Array, *, hooks: Hooks, **tokens: Any) -> Array:
-            operands, layout = prepare(q, k, v, hooks=hooks, **tokens, seed=seed, mask=mask, bias_array=bias)
+            arrays = {"seed": seed, "mask": mask, "bias_array": bias}
+            operands, layout = prepare(q, k, v, hooks=hooks, **tokens, **arrays, axes=known_axes)
             hiding = options._replace(hides=hooks.hides)
             if module is not None:
                 module.sow("intermediates", "attention_weights", weights_of(hiding, layout, operands, q.shape))
@@ -192,6 +193,7 @@ class AttentionFunction:
         extent = key.shape[-3] if self.extent is None else self.extent
         operands = query, key, value, tokens, k_tokens
         axes = position_axes(self.encoding, None, query, tokens)
+        known_axes = None if self.encoding.dims is None else axes
         if self.encoding.adapt is None or axes > 1 or is_one_extent(extent, axes):
             return rotate_and_attend(self.encoding, self.params, False, attend, extent, *operands)
         extents = jnp.asarray(extent)

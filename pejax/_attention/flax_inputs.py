@@ -96,7 +96,7 @@ def sides_of_input(
     query, key, value = arrays
     (*batch, length, heads, _), slots = query.shape, key.shape[-3]
     if length == slots:
-        check_tokens("input_positions", positions, tuple(batch), length)
+        check_tokens("input_positions", positions, tuple(batch), length, axes)
         return positions, None, value
     if length != 1 or mask is None:
         rule = "input_positions must be of one sequence, or of one token and a cache that the mask shows in part"
@@ -117,7 +117,7 @@ def sides_of_input(
         rule = "input_positions of a step must be one number, that of its token, or those of all slots of the cache"
         fields = ", ".join(name for name, field in tokens._asdict().items() if field is not None)
         raise ValueError(f"{rule}, {slots}, got {fields} of shape {shape}")
-    check_tokens("input_positions", positions, tuple(batch), slots)
+    check_tokens("input_positions", positions, tuple(batch), slots, axes)
     tokens = follow_arrays(positions, (*batch, slots), causal=causal, spans=spans)
     of_query = functools.partial(jnp.take, indices=current[None], mode="clip")
     places = of_query(tokens.positions, axis=axis)

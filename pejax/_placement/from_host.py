@@ -6,6 +6,7 @@ segment_ids_of      hashes, names and other labels        ->  1, 2, 3 ..., int32
 
 import datetime
 import math
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias, cast
@@ -210,9 +211,11 @@ def _is_label(label: Any) -> bool:
 
 def _known(caller: str, name: str, values: Any, dtype: Any = None) -> np.ndarray:
     """Return host values as an array of NumPy; refuse traced ones, and lists of no one shape."""
-    if isinstance(values, Tracer) or not isinstance(values, np.ndarray | np.generic | Array | list | tuple | range):
+    if isinstance(values, Tracer):
         rule = f"{caller}: {name} must be known, an array or a list"
         raise TypeError(f"{rule}: call it outside jax.jit, got {shown(values)}")
+    if not isinstance(values, np.ndarray | np.generic | Array | list | tuple | range):
+        raise TypeError(f"{caller}: {name} must be an array or a list, got {shown(values)}")
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{caller}: {name} must have no mask, got a masked array: give its data where it is valid")
     try:
@@ -251,7 +254,9 @@ def _exact_times(name: str, values: np.ndarray) -> np.ndarray:
 
 def _origin(origin: Any, values: np.ndarray, given: Any) -> Any:
     """Return the origin in the kind of the values, so that their difference is exact; `given` are these as given."""
-    scalar = isinstance(origin, int | float | datetime.date | datetime.timedelta) and not isinstance(origin, bool)
+    if isinstance(origin, bool | str | bytes):
+        raise TypeError(f"offset_positions: origin must be a number or a time, as the values are, got {shown(origin)}")
+    scalar = isinstance(origin, int | float | datetime.date | datetime.timedelta)
     start = np.asarray(origin) if scalar else _known("offset_positions", "origin", origin)
     if start.dtype == object and values.dtype.kind in "mM":
         items = np.asarray(given)
@@ -325,6 +330,7 @@ def _number_unit(unit: Any) -> float:
         return 1.0
     if isinstance(unit, bool) or not isinstance(unit, int | float | np.integer | np.floating):
         raise TypeError(f"offset_positions: unit of numbers must be a number above 0, got {shown(unit)}")
-    if not 0 < float(unit) < math.inf:
-        raise ValueError(f"offset_positions: unit must be a finite number above 0, got {unit}")
+    if not 0 < unit <= sys.float_info.max:
+        text = "an integer beyond float64" if isinstance(unit, int) and abs(unit) > sys.float_info.max else unit
+        raise ValueError(f"offset_positions: unit must be a finite number above 0, got {text}")
     return float(unit)

@@ -35,7 +35,8 @@ class Band(NamedTuple):
     """A range of distances between query and key, with the rotation for the pairs in it.
 
     Attributes:
-        low: the smallest |query - key| of the range, in tokens, measured by `TokenPositions.order`.
+        low: the smallest query - key of the range, in tokens, measured by positions; keys after the query are in the
+            first range. Where some tokens have no position, |query - key| is measured by `TokenPositions.order`.
         high: the end of the range, exclusive, in tokens. None = no end.
         rotate: `(params, x, positions) -> x` for queries `(*B, T, H, D)`.
         rotate_keys: the same for keys `(*B, S, K, D)`.

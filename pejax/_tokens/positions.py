@@ -117,7 +117,7 @@ def rotary_positions(tokens: TokenPositions, shape: tuple[int, ...]) -> Num[Arra
     if has_position is None:
         return positions
     axes = () if positions.shape in (shape[-1:], shape) else positions.shape[-1:]
-    common = np.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
+    common = jnp.broadcast_shapes(positions.shape, has_position.shape + (1,) * len(axes))
     is_placed = jnp.broadcast_to(has_position.reshape(has_position.shape + (1,) * len(axes)), common)
     return jnp.where(is_placed, jnp.broadcast_to(positions, common), 0)
 
@@ -210,7 +210,7 @@ def segment_positions(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
 
     def one_sequence(ids: Int[Array, " T"]) -> Int[Array, " T"]:
         by_segment = jnp.argsort(ids, stable=True)
-        ordered, rank = ids[by_segment], jnp.arange(len(ids), dtype=jnp.int32)
+        ordered, rank = ids[by_segment], jnp.arange(ids.shape[0], dtype=jnp.int32)
         starts = jnp.where(ordered != jnp.roll(ordered, 1), rank, 0)
         return jnp.zeros_like(rank).at[by_segment].set(rank - jax.lax.cummax(starts))
 

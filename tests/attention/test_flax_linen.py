@@ -209,3 +209,14 @@ def test_a_mask_in_the_place_of_the_bias_is_refused(dtype):
         with pytest.raises(TypeError, match=message):
             jax.eval_shape(lambda mask, attend=attend: attend(q, q, q, mask), mask)
     jax.eval_shape(attention_fn(PLAIN), q, q, q, mask.astype(jnp.bfloat16))
+
+
+def test_a_square_array_of_positions_is_a_batch_where_the_dims_have_one_axis():
+    places = jnp.asarray([[0, 1, 2], [3, 5, 9], [0, 4, 5]])
+    encoding = make_encoding("alibi", Dims(heads=2, head_dim=4, causal=True))
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3, 2, 4)), jnp.float32)
+    rows = [
+        attention_fn(encoding, positions=row)(x[None], x[None], x[None])[0] for row, x in zip(places, q, strict=True)
+    ]
+    np.testing.assert_allclose(attention_fn(encoding, positions=places)(q, q, q), jnp.stack(rows), atol=1e-6)
+    np.testing.assert_allclose(attention_fn(encoding)(q, q, q, input_positions=places), jnp.stack(rows), atol=1e-6)

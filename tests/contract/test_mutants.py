@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pejax._attention import by_example, flax_inputs
+from pejax._attention import bands, by_example, flax_inputs
 from pejax._attention.core import hooks, masks, operands, reference
 from pejax._attention.kernels import programs
 from pejax._attention.tpu import tpu_kernels, tpu_pairs, tpu_tile
@@ -84,7 +84,7 @@ from tests.encodings import (
     test_t5,
     test_transformer_xl,
 )
-from tests.extensions import test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
+from tests.extensions import test_bands, test_clips_and_steps, test_own_extensions, test_proportional, test_temperature
 from tests.extensions import test_frequencies as test_extension
 from tests.interop import test_pooling
 from tests.models import (
@@ -310,6 +310,11 @@ OFFSET = [test_temperature.test_without_an_offset_the_first_step_is_at_the_posit
 LOG_N = [test_temperature.test_on_a_grid_log_n_is_the_ratio_of_the_logarithms_of_patches]
 SHARES = [test_proportional.finer_is_trained]
 COUNTS = [test_proportional.the_bias_counts_keys]
+IN_BANDS = [
+    functools.partial(
+        test_bands.test_pairs_turn_by_the_distance_of_their_positions, "rerope", "gaps, an order", "reference"
+    )
+]
 LINE = [functools.partial(test_backends.test_a_line_of_biases_is_added_to_queries_of_float64, "t5")]
 TILES = [
     functools.partial(
@@ -494,6 +499,9 @@ MUTANTS = {
     "alibi: slopes off by one": (alibi.alibi_slopes, "(h + 1)", "(h + 2)", ALIBI),
     "alibi: slopes from zero": (alibi.alibi_slopes, "(h + 1)", "h", ALIBI),
     "alibi: slopes upside down": (alibi.alibi_slopes, "(-bias_max", "(bias_max", ALIBI),
+    "bands: the near one reaches one pair farther": (bands._outside, "relative > -", "relative >= -", IN_BANDS),
+    "bands: the far one begins one pair later": (bands._outside, "relative <= -", "relative < -", IN_BANDS),
+    "bands: by the order": (bands.attend_in_bands, "by_order = by_order or", "by_order = True or", IN_BANDS),
     "masks: a query does not see itself": (masks.pair_masks, "q >= k", "q > k", PAIRS),
     "masks: padding sees padding": (masks.pair_masks, "(q == k) & (k != 0)", "q == k", PAIRS),
     "masks: a window one token wider": (masks._distance_masks, "_limit(high - 1,", "_limit(high,", PAIRS),
@@ -957,8 +965,8 @@ MUTANTS = {
     ),
     "sizes: the grid of another image": (
         by_example.attend_at_extents,
-        "operands = extent, q,",
-        "operands = extent[::-1], q,",
+        "operands = (extent, keys), q,",
+        "operands = (extent[::-1], keys), q,",
         SIZES["relative_table"],
     ),
     "sizes: the factor of the first image": (

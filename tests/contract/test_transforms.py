@@ -92,6 +92,36 @@ SUBJECTS = {
 }  # fmt: skip
 
 
+def a_packed_decoder():
+    model = Decoder(decoder(vocab=16, length=8, pe="rope", **TINY), rngs=nnx.Rngs(0))
+    return of_model(model, lambda model, ids: model(ids, segment_ids=ids), (IDS,), ("b, t",))
+
+
+def segments_of_keys():
+    def function(q, segments):
+        k_positions = pejax.TokenPositions(jnp.arange(q.shape[1], dtype=jnp.int32), segment_ids=segments)
+        return attend(ROPE, q, q, q, positions=jnp.arange(q.shape[1]), k_positions=k_positions)
+
+    return function, (normal(1, T, H, D), np.ones((1, T), np.int32)), ("b, t, 2, 8", "b, t")
+
+
+def tokens_without_positions():
+    def function(q, placed):
+        order = jnp.arange(q.shape[1], dtype=jnp.int32)
+        return attend(ROPE, q, q, q, positions=pejax.TokenPositions(order, order, has_position=placed))
+
+    return function, (normal(1, T, H, D), np.ones((1, T), bool)), ("b, t, 2, 8", "b, t")
+
+
+OPENED = {
+    "packed_positions": lambda: (lambda ids: pejax.packed_positions(ids).positions, (IDS,), ("b, t",)),
+    "a packed decoder": a_packed_decoder,
+    "segments of keys": segments_of_keys,
+    "tokens without positions": tokens_without_positions,
+}
+"""What has fields of tokens, whose sizes are open, too."""
+
+
 def total(function):
     return lambda *args: jnp.sum(function(*args).astype(jnp.float32) ** 2)
 
@@ -182,6 +212,11 @@ def run_without_type_checks(code, *names):
 )
 def test_it_is_exported_with_open_sizes(subjects):
     run_without_type_checks("exported(*SUBJECTS[name]())", *subjects)
+
+
+@pytest.mark.slow
+def test_fields_of_tokens_are_exported_with_open_sizes():
+    run_without_type_checks("exported(*OPENED[name]())", *OPENED)
 
 
 def refuse_open_sizes(subject):

@@ -120,7 +120,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "nothing": ([], {}, r"values must have at least one, got shape \(0,\)"),
     "nan": ([0.0, np.nan], {}, "values must be finite, got nan"),
     "NaT": (np.asarray(["NaT"], "datetime64[s]"), {}, "values must be known times, got NaT"),
-    "text": ("2026", {}, "values must be known, an array or a list: .*, got '2026'"),
+    "text": ("2026", {}, "values must be an array or a list, got '2026'"),
+    "text as the origin": ([NOON], {"origin": "2025"}, "origin must be a number or a time, .*, got '2025'"),
+    "a unit beyond floats": ([1, 2], {"unit": 10**400}, "unit must be .*, got an integer beyond float64"),
     "texts": (["2026"], {}, "values must be integers, floats of 32 or 64 bits, .*, got <U4"),
     "no unit of time": (np.asarray([1, 2]).view("M8"), {}, r"values must have a unit, such as datetime64\[s\], got"),
     "some time zones": (

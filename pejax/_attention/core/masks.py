@@ -189,7 +189,7 @@ def _order(name: str, tokens: TokenPositions) -> Int[Array, " T"]:
 
 def _segments(tokens: TokenPositions) -> Int[Array, " T"]:
     """Return the segment ids, all 1 if there are none."""
-    return jnp.ones(len(tokens.positions), jnp.int32) if tokens.segment_ids is None else tokens.segment_ids
+    return jnp.ones(tokens.positions.shape[:1], jnp.int32) if tokens.segment_ids is None else tokens.segment_ids
 
 
 def _distance_masks(

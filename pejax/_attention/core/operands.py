@@ -154,6 +154,7 @@ def prepare(
     mask: Array | None = None,
     bias_array: Array | None = None,
     key_bias: Array | None = None,
+    axes: int | None = None,
 ) -> tuple[Operands, Layout]:
     """Check the arguments, derive a bias hook from `distance_bias` if there is none, and make the `Operands`.
 
@@ -168,6 +169,7 @@ def prepare(
         mask: True where a query may see a key; broadcasts to `(*B, H, T, S)`.
         bias_array: bias of each pair; broadcasts to `(*B, H, T, S)`.
         key_bias: bias of each key `(*B, S, H)`.
+        axes: A, axes of the positions, where it is known: it says what a square array of them is.
 
     Raises:
         ValueError: shapes that do not fit together, or positions that are missing.
@@ -182,9 +184,9 @@ def prepare(
     given = [side for side in (positions, k_positions) if side is not None]
     in_order = all(count_from_zero(as_token_positions(side)) for side in given) and length == k_length
     positions = jnp.arange(length) if positions is None else positions
-    q_tokens, q_axes = check_tokens("positions", positions, tuple(batch), length)
+    q_tokens, q_axes = check_tokens("positions", positions, tuple(batch), length, axes)
     k_positions = positions if k_positions is None else k_positions
-    k_tokens, k_axes = check_tokens("k_positions", k_positions, tuple(batch), k_length)
+    k_tokens, k_axes = check_tokens("k_positions", k_positions, tuple(batch), k_length, axes)
     if _position_shape(q_tokens, q_axes) != _position_shape(k_tokens, k_axes):
         shapes = f"{q_tokens.positions.shape} and {k_tokens.positions.shape}"
         raise ValueError(f"positions and k_positions must have the same axes, got {shapes}")
@@ -339,7 +341,7 @@ def check_sharding(**arrays: Array) -> None:
 
 
 def check_tokens(
-    name: str, tokens: TokenPositions | Array, batch: tuple[int, ...], length: int
+    name: str, tokens: TokenPositions | Array, batch: tuple[int, ...], length: int, axes: int | None = None
 ) -> tuple[TokenPositions, TokenPositions]:
     """Return the tokens with *B flattened to N, and the batch axis of each of their fields: 0, or None without one.
 
@@ -348,6 +350,7 @@ def check_tokens(
         tokens: positions `(T,)` or `(*B, T)`, or with A > 1 axes `(T, A)` or `(*B, T, A)`, or a record of them.
         batch: *B.
         length: T.
+        axes: A, where it is known; with 1, a square array is `(*B, T)`.
 
     Raises:
         ValueError: a field of another shape, or positions whose shape can be read in two ways.
@@ -356,10 +359,10 @@ def check_tokens(
     tokens = as_token_positions(tokens, (*batch, length))
     unbatched, batched, shape = (length,), (*batch, length), tokens.positions.shape
     # Up to 4 axes may be meant; a larger square shape is read as (*B, T).
-    if shape == batched == (length, length) and 2 <= length <= 4:
+    if axes != 1 and shape == batched == (length, length) and 2 <= length <= 4:
         raise ValueError(f"{name} {shape} is both (*B, T) and (T, A): pass (T,), or (*B, T, A) for axes")
-    axes = () if shape in (unbatched, batched) else shape[-1:]
-    if shape[: len(shape) - len(axes)] not in (unbatched, batched) or axes in ((0,), (1,)):
+    last = () if shape in (unbatched, batched) else shape[-1:]
+    if shape[: len(shape) - len(last)] not in (unbatched, batched) or last in ((0,), (1,)):
         rule = f"(T,), (*B, T), or with A > 1 axes (T, A), (*B, T, A), where *B={batch} and T={length}"
         raise ValueError(f"{name} must be {rule}, got {shape}")
     for field, dtype in (("order", jnp.integer), ("has_position", jnp.bool_), ("segment_ids", jnp.integer)):
@@ -371,7 +374,7 @@ def check_tokens(
                 f"{name}.{field} must be {'bool' if field == 'has_position' else 'integer'}, got {value.dtype}"
             )
     have_batch = [bool(batch) and x is not None and x.ndim == len(batched) for x in tokens]
-    have_batch[0] = bool(batch) and shape == (*batched, *axes)  # positions may have an axis more
+    have_batch[0] = bool(batch) and shape == (*batched, *last)  # positions may have an axis more
     flattened = lambda x: x.reshape(-1, *x.shape[len(batch) :])
     flat: list[Any] = [flattened(x) if has_batch else x for x, has_batch in zip(tokens, have_batch, strict=True)]
     batch_axes: list[Any] = [0 if has_batch else None for has_batch in have_batch]
