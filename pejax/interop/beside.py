@@ -83,7 +83,7 @@ def _write_tokenizer(file: Path, target: Path) -> list[str]:
     except (ValueError, ImportError) as refused:
         return [f"the saved folder has no tokenizer: {refused}"]
     tokenizer.library.save(str(target / "tokenizer.json"))
-    settings = settings_of_gguf(keys)
+    settings = settings_of_gguf(file, keys)
     _, generation = read_settings(file)
     ends = {"eos_token_id": [*tokenizer.eos]} if tokenizer.eos else {}
     for name, content in {"tokenizer_config.json": settings, FILE: {**ends, **generation}}.items():

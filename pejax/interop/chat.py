@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pejax.interop.child_process import SECONDS, outcome_of
-from pejax.interop.config import read_json
 
 PROGRAM = Path(__file__).with_name("chat_child.py")
 
@@ -115,7 +114,7 @@ def chat_template(where: Path, settings: Mapping[str, Any]) -> ChatTemplate | No
 
     Args:
         where: the folder of the model, or its GGUF file.
-        settings: content of tokenizer_config.json.
+        settings: the settings of the folder or file.
 
     Raises:
         ValueError: a template that is no text or too large, or a file that cannot be read.
@@ -131,7 +130,7 @@ def chat_template(where: Path, settings: Mapping[str, Any]) -> ChatTemplate | No
             raise ValueError(
                 f"{where}: the chat template {name!r} must be a text of at most {LARGEST:,} characters, got {size}"
             )
-    return ChatTemplate(str(where), texts, _special_tokens(where, settings)) if texts else None
+    return ChatTemplate(str(where), texts, _special_tokens(settings)) if texts else None
 
 
 def _text(path: Path) -> str:
@@ -155,11 +154,9 @@ def _stored(where: Path, stored: Any) -> dict[str, Any]:
     return {str(entry["name"]): entry["template"] for entry in stored}
 
 
-def _special_tokens(where: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the special tokens of a model by name, such as `bos_token`."""
-    older = where / "special_tokens_map.json"  # counts in folders without the newer key alone, as in transformers
-    named = {**settings, **(read_json(older) if older.is_file() and "added_tokens_decoder" not in settings else {})}
-    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
+    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in settings.items()}
     return {key: text for key, text in texts.items() if key.endswith("_token") and isinstance(text, str)}
 
 

@@ -24,6 +24,9 @@ NEEDED = {
 RENAMED = {"long_factors": "long_factor", "short_factors": "short_factor",
            "trained_length": "original_max_position_embeddings"}  # fmt: skip
 
+ROTARY, SECTIONS = ("rope_theta", "partial_rotary_factor"), ("mrope_section", "mrope_interleaved")
+"""Keys beside the scaling in `rope_parameters`, and those that are in `rope_scaling`, too."""
+
 
 def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended: TransformerConfig) -> dict[str, Any]:
     """Return the config.json of a model whose layers have an extension that its file does not have.
@@ -58,6 +61,8 @@ def extended_config(config: Mapping[str, Any], own: TransformerConfig, extended:
         _set_scaling(changed, {"rope_type": KINDS[name], **listed})
     if name != "dynamic_ntk":
         changed["max_position_embeddings"] = round(length * options["factor"])
+    if config["model_type"] == "mixtral" and config.get("head_dim") is None:
+        changed["head_dim"] = extended.layers[0].attention.head_dim  # without it transformers fails to read a scaling
     again = architecture_of(config).read(Config(changed))
     attention = lambda model: [layer.attention for layer in model.layers]
     if attention(again) == attention(own):
@@ -96,13 +101,11 @@ def _set_scaling(config: dict[str, Any], said: dict[str, Any]) -> None:
     length = "original_max_position_embeddings"
     if config.get(length) is not None or config.get("model_type") == "phi3":  # it overrides the key in rope_scaling
         config[length] = said.get(length, config.get(length))
-    if config.get("rope_parameters"):
-        rotary = {
-            key: value for key, value in _parameters(config).items() if key in ("rope_theta", "partial_rotary_factor")
-        }
-        config["rope_parameters"] = {**rotary, **said}
-    else:
-        config["rope_scaling"] = said
+    has_new = bool(config.get("rope_parameters"))
+    before = _parameters(config) if has_new else config.get("rope_scaling") or {}
+    names = (*ROTARY, *SECTIONS) if has_new else SECTIONS
+    rotary = {key: value for key, value in before.items() if key in names}
+    config["rope_parameters" if has_new else "rope_scaling"] = {**rotary, **said}
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:

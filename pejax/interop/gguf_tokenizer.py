@@ -45,12 +45,9 @@ def tokenizer_of(path: Path, keys: Mapping[str, Any]) -> GgufTokenizer:
         raise ValueError(f"{path}: {rule}, got {kind!r}"[:400])
     vocabulary = Vocabulary(path, keys)
     content = {"version": "1.0", "added_tokens": vocabulary.added(SPECIAL, USER_DEFINED), **KINDS[kind](vocabulary)}
-    bos, eos = (1, 2) if kind == "llama" else (None, None)
-    ids = {"bos_token_id": bos, "eos_token_id": eos, "eot_token_id": None}
-    first, *last = (vocabulary.get(name, default) for name, default in ids.items())
-    if not all(isinstance(number, int | None) for number in (first, *last)):
-        raise ValueError(f"{path}: {', '.join(ids)} of tokenizer.ggml must be numbers, got {[first, *last]}"[:400])
-    return GgufTokenizer(content, first, tuple(dict.fromkeys(number for number in last if number is not None)))
+    ids = {**({"bos_token_id": 1, "eos_token_id": 2} if kind == "llama" else {}), **vocabulary.ids}
+    ends = (ids[name] for name in ("eos_token_id", "eot_token_id") if name in ids)
+    return GgufTokenizer(content, ids.get("bos_token_id"), tuple(dict.fromkeys(ends)))
 
 
 def _bytes(vocabulary: Vocabulary) -> Content:

@@ -7,8 +7,34 @@ from typing import Any
 NORMAL, UNKNOWN, SPECIAL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 """Types of tokens: special ones are no part of ordinary text, user-defined ones are never split."""
 
+NAMES = ("bos", "eos", "eot", "unknown", "padding", "cls", "seperator", "mask")  # as the keys are spelled
+"""Names of special tokens, whose ids are at keys such as `tokenizer.ggml.bos_token_id`."""
+
+NO_TOKEN = (-1, 2**32 - 1)
+"""Ids that files have where there is no such token."""
+
 Content = dict[str, Any]
 """Content of tokenizer.json, or a part of it."""
+
+
+def special_ids(path: Path, keys: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of the special tokens that a file has, by keys such as `bos_token_id`.
+
+    Args:
+        path: the file, which the message names.
+        keys: its metadata.
+
+    Raises:
+        ValueError: the id of no token.
+    """
+    count = len(keys.get("tokenizer.ggml.tokens", []))
+    found = {f"{name}_token_id": keys.get(f"tokenizer.ggml.{name}_token_id") for name in NAMES}
+    ids = {key: value for key, value in found.items() if value is not None and value not in NO_TOKEN}
+    for key, value in ids.items():
+        if type(value) is not int or not 0 <= value < count:
+            rule = f"tokenizer.ggml.{key} must be an integer from 0 to {count - 1}"
+            raise ValueError(f"{path}: {rule}, got {value!r}"[:400])
+    return ids
 
 
 class Vocabulary:
@@ -17,6 +43,7 @@ class Vocabulary:
     Attributes:
         tokens: texts of the tokens by id.
         kinds: types of the tokens by id.
+        ids: ids of the special tokens, by keys such as `bos_token_id`.
     """
 
     def __init__(self, path: Path, keys: Mapping[str, Any]) -> None:
@@ -27,6 +54,7 @@ class Vocabulary:
             rule = "every token must have a text of its own and a type"
             numbers = f"{len(self.tokens)} tokens with {len(texts)} texts and {len(self.kinds)} types"
             raise ValueError(f"{path}: {rule}, got {numbers}")
+        self.ids = special_ids(path, keys)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a key."""
@@ -53,9 +81,9 @@ class Vocabulary:
         Raises:
             ValueError: no such key, or the id of no token.
         """
-        value = next((self.get(name) for name in names if self.get(name) is not None), default)
-        if not isinstance(value, int) or not 0 <= value < len(self.tokens):
-            rule = f"tokenizer.ggml.{names[0]} must be from 0 to {len(self.tokens) - 1}"
+        value = next((self.ids[name] for name in names if name in self.ids), default)
+        if value is None or not 0 <= value < len(self.tokens):
+            rule = f"tokenizer.ggml.{names[0]} must be an integer from 0 to {len(self.tokens) - 1}"
             raise ValueError(f"{self.path}: {rule}, got {value!r}"[:400])
         return value
 
@@ -84,7 +112,7 @@ class Vocabulary:
 
     def added(self, *kinds: int) -> list[Content]:
         """Return the tokens of these types, which are found before a text is cut; only a mask takes spaces with it."""
-        mask = self.get("mask_token_id") if self.get("model") in ("gpt2", "t5") else None
+        mask = self.ids.get("mask_token_id") if self.get("model") in ("gpt2", "t5") else None
         return [
             {"id": number, "content": token, "special": kind != USER_DEFINED, "normalized": False,
              "single_word": False, "lstrip": number == mask, "rstrip": False}

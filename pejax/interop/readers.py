@@ -22,7 +22,10 @@ def mlp(
 
 def experts(c: Config, mlp: MlpConfig, count: int, chosen: int, **options: Any) -> MoEConfig:
     """Return the experts, each with this MLP; `count` and `chosen` are defaults, `options` are other fields."""
-    count = c.count("num_local_experts", c.count("num_experts", count))
+    other = c.count("num_experts", None)
+    count = c.count("num_local_experts", count if other is None else other)
+    if other not in (None, count):
+        raise ValueError(f"{c.where}: num_experts must be absent or num_local_experts={count}, got {other}")
     return MoEConfig(count, c.count("num_experts_per_tok", chosen), mlp, **options)
 
 

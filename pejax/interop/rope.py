@@ -33,15 +33,13 @@ def read_rope(
         pairing: which channels are rotated together, as in `pejax.encodings.rope`.
         base: default of the base.
         rotated_fraction: default fraction of a head's channels that is rotated. None = the architecture rotates all.
-        local: whether to take the base from `rope_local_base_freq` and ignore `rope_scaling`. None = only if the
-            config has that key and the layer type is "sliding_attention".
+        local: whether to take the base from `rope_local_base_freq` and ignore `rope_scaling`. None = the architecture
+            does not know that key.
 
     Raises:
         ValueError: a key that is missing or has an impossible value, or an unknown type.
     """
     length = c.count("max_position_embeddings")
-    if local is None and layer_type == "sliding_attention" and "rope_local_base_freq" in c.keys:
-        local = True
     p = _parameters(c, layer_type, local)
     if p is None:
         return NONE

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pejax._calls.kinds import shown
 from pejax.interop.config import is_number, read_json
 from pejax.interop.tokenizer import load_tokenizer
-from pejax.interop.tokenizer_settings import named_tokens
+from pejax.interop.tokenizer_settings import folder_settings, named_tokens
 from pejax.interop.tokenizer_trial import library_errors
 from pejax.models import Execution, TransformerConfig
 
@@ -83,7 +83,7 @@ class TextReader:
         if lower_case:
             _lower(self.tokenizer.library)
         path = folder / "tokenizer_config.json"
-        settings = read_json(path) if path.exists() else {}
+        settings = folder_settings(folder)
         self.vocab, self.padding = config.vocab, config.padding
         self.types = config.types > 1 and _has_types(settings)
         self.named_tokens = named_tokens(settings, str(path))

@@ -15,7 +15,7 @@ from pejax.interop.gguf_parts import read_gguf
 from pejax.interop.gguf_tokenizer import tokenizer_of
 from pejax.interop.other_folders import other_tokenizer
 from pejax.interop.source_files import find_gguf
-from pejax.interop.tokenizer_settings import add_tokens, settings_of_gguf, with_settings
+from pejax.interop.tokenizer_settings import add_tokens, folder_settings, settings_of_gguf, with_settings
 from pejax.interop.tokenizer_trial import failure_of, library_errors
 
 
@@ -156,11 +156,12 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         return _from_gguf(file)
     if where.is_dir() and not os.path.lexists(json_file):
         raise ValueError(f"{where} must hold tokenizer.json, got {other_tokenizer(where)}")
-    settings_file = json_file.parent / "tokenizer_config.json"
-    settings = read_json(settings_file) if settings_file.exists() else {}
+    settings = folder_settings(json_file.parent)
     tokenizer = _made(with_settings(read_json(json_file), settings, str(json_file)), str(json_file))
-    add_tokens(tokenizer, settings, str(settings_file))
-    bos, eos = (_special(json_file.parent, name, tokenizer) for name in ("bos", "eos"))
+    add_tokens(tokenizer, settings, str(json_file.parent / "tokenizer_config.json"))
+    if settings.get("split_special_tokens"):
+        tokenizer.encode_special_tokens = True
+    bos, eos = (_special(json_file.parent, name, tokenizer, settings) for name in ("bos", "eos"))
     chat = chat_template(json_file.parent, settings)
     return Tokenizer(tokenizer, bos[-1] if bos else None, tuple(dict.fromkeys(eos)), chat)
 
@@ -179,16 +180,24 @@ def _made(content: Mapping[str, Any], name: str) -> Any:
     return tokenizer
 
 
-def _special(folder: Path, name: str, tokenizer: Any) -> list[int]:
-    """Return the ids of the tokens that begin ("bos") or end ("eos") a text, from all files beside tokenizer.json."""
+def _special(folder: Path, name: str, tokenizer: Any, settings: Mapping[str, Any]) -> list[int]:
+    """Return the ids of the tokens that begin ("bos") or end ("eos") a text, from all files beside tokenizer.json.
+
+    Args:
+        folder: the folder of the tokenizer.
+        name: see above.
+        tokenizer: the tokenizer of the library, which knows the ids of tokens.
+        settings: the settings of the folder.
+    """
     all_ids: list[int] = []
     for file in ("tokenizer_config.json", "config.json", "generation_config.json"):  # the last one counts most
-        content = read_json(folder / file) if (folder / file).exists() else {}
+        is_settings = file == "tokenizer_config.json"
+        content = settings if is_settings else read_json(folder / file) if (folder / file).exists() else {}
         token_id = content.get(f"{name}_token_id")
         ids = token_id if isinstance(token_id, list) else [] if token_id is None else [token_id]
         if not all(type(token_id) is int for token_id in ids):
             raise ValueError(f"{folder / file}: {name}_token_id must be an id or a list of ids, got {token_id!r}")
-        token = content.get(f"{name}_token") if file == "tokenizer_config.json" else None
+        token = content.get(f"{name}_token") if is_settings else None
         text = token.get("content") if isinstance(token, dict) else token
         named_id = tokenizer.token_to_id(text) if isinstance(text, str) else None
         all_ids += [number for number in ids if number >= 0]  # -1 is none, in some files
@@ -200,4 +209,4 @@ def _from_gguf(path: Path) -> Tokenizer:
     """Return the tokenizer that the metadata of a GGUF file describes."""
     keys = read_gguf(path).keys
     content, bos, eos = tokenizer_of(path, keys)
-    return Tokenizer(_made(content, str(path)), bos, eos, chat_template(path, settings_of_gguf(keys)))
+    return Tokenizer(_made(content, str(path)), bos, eos, chat_template(path, settings_of_gguf(path, keys)))

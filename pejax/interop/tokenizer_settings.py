@@ -3,7 +3,14 @@
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from pejax.interop.config import read_json
+from pejax.interop.gguf_vocabulary import special_ids
+
+PREFIXED = ("LlamaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer")
+"""Classes of transformers 5, with or without `Fast` at the end, whose `add_prefix_space` overrules tokenizer.json."""
 
 NORMALIZER = {
     "do_lower_case": "lowercase",
@@ -24,6 +31,45 @@ NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "c
 MORE = ("additional_special_tokens", "extra_special_tokens")
 
 
+def folder_settings(folder: Path) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json, empty where it is absent, with what older files beside it say.
+
+    As in transformers, special_tokens_map.json and added_tokens.json count where there is no `added_tokens_decoder`.
+
+    Raises:
+        ValueError: a damaged file.
+    """
+    content = lambda name: read_json(folder / name) if (folder / name).exists() else {}
+    settings = content("tokenizer_config.json")
+    if "added_tokens_decoder" in settings:
+        return settings
+    settings = _with_map(settings, content("special_tokens_map.json"))
+    added = content("added_tokens.json")
+    if not all(type(number) is int and 0 <= number < 10**9 for number in added.values()):
+        raise ValueError(f"{folder / 'added_tokens.json'} must map tokens to ids, got {str(added)[:80]}")
+    if not added:
+        return settings
+    own = content("tokenizer.json").get("added_tokens")  # these count more
+    texts = [token.get("content") for token in own if isinstance(token, dict)] if isinstance(own, list) else []
+    known = {text for text in texts if isinstance(text, str)}
+    special = named_tokens(settings, str(folder / "tokenizer_config.json"))
+    entries = {
+        str(number): {"content": token, "special": token in special, "normalized": token not in special}
+        for token, number in added.items() if token not in known
+    }  # fmt: skip
+    return {**settings, "added_tokens_decoder": entries}
+
+
+def _with_map(settings: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with special_tokens_map.json, which overrules them, but for the lists of further tokens."""
+    older, newer = MORE
+    own, more = settings.get(newer) or settings.get(older), special.get(newer)
+    result = {**settings, **special}
+    if isinstance(own, list):
+        result |= {older: None, newer: [*own, *more] if isinstance(more, list) else own}
+    return result
+
+
 def with_settings(content: Mapping[str, Any], settings: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a tokenizer.json with the normalizer that the settings describe, and without dropout of merges.
 
@@ -41,9 +87,26 @@ def with_settings(content: Mapping[str, Any], settings: Mapping[str, Any], where
     if takes_settings and isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         overruled = {theirs: settings[own] for own, theirs in NORMALIZER.items() if own in settings}
         result["normalizer"] = {**normalizer, **overruled}
-    if str(settings.get("tokenizer_class")).removesuffix("Fast") in BYTES:
+    kind = str(settings.get("tokenizer_class")).removesuffix("Fast")
+    parts = (normalizer, content.get("pre_tokenizer"))
+    if kind in PREFIXED and settings.get("add_prefix_space") is False and any(map(_prepends, parts)):
+        reason = "tokenizer.json counts, which puts a space before every text"
+        warnings.warn(f"{where}: add_prefix_space false of tokenizer_config.json is not read, {reason}", stacklevel=3)
+    if kind in BYTES:
         result["pre_tokenizer"] = _with_prefix(content.get("pre_tokenizer"), bool(settings.get("add_prefix_space")))
     return result
+
+
+def _prepends(step: Any) -> bool:
+    """Whether a normalizer or pre-tokenizer of tokenizer.json puts a space, written as U+2581, before every text."""
+    if not isinstance(step, dict):
+        return False
+    parts = step.get("normalizers") or step.get("pretokenizers")
+    if isinstance(parts, list):
+        return any(map(_prepends, parts))
+    if step.get("type") == "Metaspace":
+        return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never") != "never"
+    return step.get("type") == "Prepend" and step.get("prepend") == "\u2581"
 
 
 def _with_prefix(step: Any, has_prefix: bool) -> Any:
@@ -106,14 +169,19 @@ def _tokens(settings: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict
         yield text, {**flags, "special": is_special or flags.get("special", False)}, not is_special
 
 
-def settings_of_gguf(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json for the metadata of a GGUF file."""
-    tokens = keys.get("tokenizer.ggml.tokens", [])
+def settings_of_gguf(path: Path, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json for the metadata of a GGUF file.
+
+    Raises:
+        ValueError: the id of a special token that is no token.
+    """
     names = {
         "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding", "cls_token": "cls",
         "sep_token": "seperator", "mask_token": "mask",  # as the keys are spelled
     }  # fmt: skip
-    ids = {token: keys.get(f"tokenizer.ggml.{name}_token_id") for token, name in names.items()}
-    special = {token: tokens[number] for token, number in ids.items() if number is not None and number < len(tokens)}
+    ids = special_ids(path, keys)
+    numbers = {token: ids.get(f"{name}_token_id") for token, name in names.items()}
+    tokens = keys.get("tokenizer.ggml.tokens", [])
+    special = {token: tokens[number] for token, number in numbers.items() if number is not None}
     template = keys.get("tokenizer.chat_template")
     return {"tokenizer_class": "PreTrainedTokenizerFast", **special} | ({"chat_template": template} if template else {})

@@ -9,6 +9,7 @@ import pytest
 from pejax.interop import ChatTemplate, Tokenizer, chat, chat_child, load_tokenizer
 from pejax.interop.chat import chat_template, check_messages
 from pejax.interop.child_process import Outcome
+from pejax.interop.tokenizer_settings import folder_settings
 from tests.support.cases import slow
 from tests.support.chat_templates import INSTRUCTIONS, RENDERED, SYSTEM, TALK, THOUGHTS, TOKENS, TURNS
 from tests.support.gguf_files import byte_tokens
@@ -56,7 +57,11 @@ def test_a_child_process_renders_and_the_ids_have_no_token_twice(tmp_path):
 
 
 def test_a_file_counts_more_than_the_config_and_a_list_has_names(tmp_path):
-    read = lambda **settings: chat_template(tmp_path, settings)
+
+    def read(**settings):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        return chat_template(tmp_path, folder_settings(tmp_path))
+
     assert read() is None
     tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "pad_token": None}
     assert read(chat_template="x", **tokens) == ChatTemplate(str(tmp_path), {"default": "x"}, TOKENS)

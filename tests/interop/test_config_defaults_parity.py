@@ -39,3 +39,12 @@ def test_a_key_that_is_left_out_has_the_default_of_its_class(name):
             continue
         assert result == read_config(whole(keys), ignore=("*",)), left_out
     assert all("must" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl_text", "qwen2_5_vl_text"])
+def test_a_text_tower_alone_has_the_defaults_of_its_class(model_type):
+    kept = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    sizes = {key: CONFIGS["qwen2"][key] for key in kept}
+    for windows in (False, True):
+        config = {**sizes, "model_type": model_type, "num_attention_heads": 8, "use_sliding_window": windows}
+        assert read_config(config) == read_config(whole(config), ignore=("*",))

@@ -76,6 +76,11 @@ def test_any_value_of_any_key_is_read_or_refused_in_one_line(name):
         ("mixtral", {"num_local_experts": 10**9}, "num_local_experts must be at most 10000, got 1000000000"),
         ("smollm3", {"no_rope_layers": ["x", 1]}, "no_rope_layers must be num_hidden_layers=2 numbers, 0 for a layer"),
         ("qwen3", {"layer_types": [[], {}]}, "layer_types must be num_hidden_layers=2 names out of"),
+        ("mixtral", {"num_local_experts": 4, "num_experts": 8}, "must be absent or num_local_experts=4, got 8"),
+        *(
+            (name, {"rope_local_base_freq": 5.0}, "be known to change nothing, got rope_local_base_freq = 5.0")
+            for name in ("gemma2", "ministral", "qwen2, windows", "gpt_oss", "granite_swa", "vaultgemma")
+        ),
     ],
 )
 def test_a_value_that_cannot_be_read_is_named(name, keys, message):
@@ -109,6 +114,24 @@ def test_what_old_versions_wrote_changes_nothing(name):
 def test_names_of_one_activation():
     plain = read_config(CONFIGS["bert"])
     assert read_config({**CONFIGS["bert"], "hidden_act": "gelu_python"}) == plain
+    first = lambda name: read_config({**CONFIGS["gemma"], "hidden_act": name}).layers[0].mlp.activation
+    assert [first(name) for name in ("gelu", "gelu_python")] == ["gelu_tanh", "gelu"]
+
+
+def test_a_null_is_no_default():
+    nanochat, t5 = CONFIGS["nanochat"], {**CONFIGS["t5"], "tie_word_embeddings": True}
+    cap = lambda **keys: read_config({**nanochat, **keys}).head.cap
+    assert (cap(), cap(final_logit_softcapping=None)) == (15.0, None)
+    scale = lambda **keys: read_config({**t5, **keys}).decoder.head.scale
+    assert (scale(), scale(scale_decoder_outputs=None)) == (32**-0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl_text", "qwen2_5_vl_text"])
+def test_texts_of_models_of_images_have_their_own_defaults(name):
+    config = {**CONFIGS["qwen2"], "model_type": name, "num_attention_heads": 8}
+    kept = {key: value for key, value in config.items() if key not in ("num_key_value_heads", "rms_norm_eps")}
+    layer = read_config(kept).layers[0]
+    assert (layer.attention.kv_heads, layer.norm.epsilon) == (8, 1e-5)
 
 
 def test_dynamic_scaling_starts_at_the_length_of_the_model():

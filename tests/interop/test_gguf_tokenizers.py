@@ -8,6 +8,7 @@ import pytest
 from pejax.interop import load_tokenizer
 from pejax.interop.gguf_splits import SPLITS, pre_tokenizer
 from pejax.interop.gguf_tokenizer import tokenizer_of
+from pejax.interop.tokenizer_settings import settings_of_gguf
 from tests.support.gguf_files import write_gguf
 from tests.support.gguf_tokenizers import HOSTILE
 from tests.support.hub_folders import CONFIGS
@@ -144,8 +145,12 @@ def test_unigram(tmp_path):
     ("keys", "message"),
     [
         ({"scores": [0.0]}, "tokenizer.ggml.scores must be 268 numbers, one for each token, got 1"),
-        ({"bos_token_id": 999}, "tokenizer.ggml.bos_token_id must be from 0 to 267, got 999"),
-        ({"unknown_token_id": -1}, "tokenizer.ggml.unknown_token_id must be from 0 to 267, got -1"),
+        ({"bos_token_id": 999}, "tokenizer.ggml.bos_token_id must be an integer from 0 to 267, got 999"),
+        ({"unknown_token_id": -2}, "tokenizer.ggml.unknown_token_id must be an integer from 0 to 267, got -2"),
+        ({"padding_token_id": "x"}, "tokenizer.ggml.padding_token_id must be an integer from 0 to 267, got 'x'"),
+        ({"eos_token_id": True}, "tokenizer.ggml.eos_token_id must be an integer from 0 to 267, got True"),
+        ({"eot_token_id": 268}, "tokenizer.ggml.eot_token_id must be an integer from 0 to 267, got 268"),
+        ({"mask_token_id": [1, 2]}, "tokenizer.ggml.mask_token_id must be an integer from 0 to 267, got [1, 2]"),
         ({"token_type": [1]}, "got 268 tokens with 268 texts and 1 types"),
     ],
 )
@@ -154,3 +159,12 @@ def test_what_does_not_fit_together(keys, message):
         tokenizer_of(Path("x"), keys_of(PIECES_OF_LLAMA, **keys))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_ids_that_stand_for_no_token(none):
+    keys = keys_of(PIECES_OF_LLAMA, padding_token_id=none, unknown_token_id=none, eot_token_id=none, cls_token_id=1)
+    assert settings_of_gguf(Path("x"), keys) == {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "<s>"}
+    tokenizer = tokenizer_of(Path("x"), keys)
+    assert (tokenizer.bos, tokenizer.eos) == (1, (2,))
+    assert tokenizer.content["model"]["unk_token"] == "<unk>"

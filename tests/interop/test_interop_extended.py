@@ -90,6 +90,24 @@ def test_the_length_beside_the_parameters_is_changed_too(tmp_path):
     )
 
 
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_sections_of_the_channels_are_kept(key):
+    sections = {"mrope_section": [1, 2, 1], "mrope_interleaved": True}
+    theta = {"rope_theta": 700.0} if key == "rope_parameters" else {}
+    config = {**CONFIGS["qwen2"], "model_type": "qwen2_vl_text", key: {**theta, "rope_type": "default", **sections}}
+    own = source_from_config(config).config
+    saved = extended_config(config, own, own.extended("linear(factor=2.0)"))
+    assert saved[key] == {**theta, **sections, "rope_type": "linear", "factor": 2.0}
+
+
+def test_a_mixtral_says_the_channels_of_a_head():
+    for given in ({}, {"head_dim": 12}):
+        config = {**CONFIGS["mixtral"], **given}
+        own = source_from_config(config).config
+        saved = extended_config(config, own, own.extended("yarn(factor=2.0)"))
+        assert saved["head_dim"] == given.get("head_dim", 8)
+
+
 @pytest.mark.parametrize(
     ("name", "extend", "message"),
     [

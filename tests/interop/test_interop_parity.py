@@ -4,6 +4,7 @@
 """
 
 import inspect
+import json
 import warnings
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 
 from pejax.interop import load, save
 from pejax.interop.architectures import ARCHITECTURES
+from pejax.interop.config import read_json
 from pejax.models import generate
 from pejax.models.generation import by_layer
 from tests.support.hub_folders import CONFIGS, run, target_of, tensors, write
@@ -187,6 +189,24 @@ def test_what_is_saved_is_what_transformers_saved(name, folders, tmp_path):
     np.testing.assert_array_equal(logits(again, ids_of(9)), logits(theirs, ids_of(9)))
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("gemma", "hidden_act", "gelu_python"),
+        ("nanochat", "final_logit_softcapping", None),
+        ("t5", "scale_decoder_outputs", None),
+        ("umt5", "scale_decoder_outputs", None),
+    ],
+)
+def test_a_value_means_what_it_means_to_transformers(name, key, value, folders, monkeypatch):
+    changed = f"{name}, changed"
+    monkeypatch.setitem(CONFIGS, changed, {**CONFIGS[name], key: value})
+    theirs, folder = made(folders, changed)
+    config = read_json(folder / "config.json")
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    assert np.max(np.abs(run(load(folder)[0], ids_of(40)) - logits(theirs, ids_of(40)))) < 1e-4
+
+
 def _order(loaded, out):
     model, source = loaded
     return model, out, source
@@ -206,3 +226,10 @@ def test_a_saved_extension_is_that_of_transformers(extend, tmp_path):
     theirs = maker("llama").from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
     ids = ids_of(40)
     assert np.max(np.abs(run(model, ids) - logits(theirs, ids))) < 1e-4
+
+
+def test_a_mixtral_saved_with_an_extension_is_that_of_transformers(tmp_path):
+    model, source = load(write(tmp_path / "a", "mixtral", max_position_embeddings=16), extend="yarn(factor=4.0)")
+    save(model, tmp_path / "b", source)
+    theirs = maker("mixtral").from_pretrained(tmp_path / "b", attn_implementation="eager").eval()
+    assert np.max(np.abs(run(model, ids_of(40)) - logits(theirs, ids_of(40)))) < 1e-4

@@ -67,7 +67,7 @@ def test_a_token_before_every_text(made):
         ({"tokenizer__ggml__pre": None}, f"{SPLITS}, got None"),
         ({"tokenizer__ggml__tokens": "abc"}, "tokenizer.ggml.tokens must be a list, each of type str, got abc"),
         ({"tokenizer__ggml__merges": [1, 2]}, "tokenizer.ggml.merges must be a list, each of type str, got [1, 2]"),
-        ({"tokenizer__ggml__eos_token_id": "<|end|>"}, "of tokenizer.ggml must be numbers, got [1, '<|end|>', None]"),
+        ({"tokenizer__ggml__eos_token_id": "<|end|>"}, "eos_token_id must be an integer from 0 to 259, got '<|end|>'"),
         ({"tokenizer__ggml__add_bos_token": 3}, "tokenizer.ggml.add_bos_token must be true or false, got 3"),
         ({"tokenizer__ggml__token_type": [1]}, "got 260 tokens with 260 texts and 1 types"),
         (
@@ -76,7 +76,7 @@ def test_a_token_before_every_text(made):
         ),
         (
             {"tokenizer__ggml__add_bos_token": True, "tokenizer__ggml__bos_token_id": 999},
-            "tokenizer.ggml.bos_token_id must be from 0 to 259, got 999",
+            "tokenizer.ggml.bos_token_id must be an integer from 0 to 259, got 999",
         ),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from pejax.interop import load_tokenizer
+from pejax.interop.tokenizer_settings import folder_settings, named_tokens, with_settings
 from tests.support.peers import peer
 
 TEXT = "The Quick brown fox jumps over the lazy dog, Again and again. <|end|><|im_start|>"
@@ -68,6 +69,30 @@ CASES = {
     "lower case": (pieces, {**BERT, "do_lower_case": True, "strip_accents": True}),
     "case, plain class": (pieces, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}),
 }
+MASK = {**START, "content": "<|im_start|>", "lstrip": True, "rstrip": False}
+OLDER = {
+    "map": ({}, {"bos_token": "<s>", "eos_token": {**MASK, "content": "</s>"}, "mask_token": MASK}, {}),
+    "map, null": ({"eos_token": "</s>"}, {"eos_token": None}, {}),
+    "map, further": ({}, {"additional_special_tokens": ["<|end|>"]}, {}),
+    "two lists": ({"additional_special_tokens": ["<|end|>"]}, {"additional_special_tokens": ["<|im_start|>"]}, {}),
+    "two newer lists": ({"extra_special_tokens": ["<|end|>"]}, {"extra_special_tokens": ["<|im_start|>"]}, {}),
+    "added": ({}, {}, {"<|im_start|>": 301, "<|end|>": 300}),
+    "both": ({}, {"eos_token": "<|end|>", "mask_token": MASK}, {"<|end|>": 300, "<|im_start|>": 301, "fox": 302}),
+    "known": ({}, {"pad_token": "</s>"}, {"<pad>": 2, "<|end|>": 300}),
+    "newer": ({"added_tokens_decoder": {}}, {"eos_token": "</s>"}, {"<|end|>": 300}),
+    "split": ({"split_special_tokens": True}, {"eos_token": "</s>"}, {"<|end|>": 300}),
+}
+"""Settings, and content of special_tokens_map.json and added_tokens.json, which older folders have."""
+
+
+def write_older(folder, name):
+    settings, special, added = OLDER[name]
+    write(folder, "nothing more")
+    contents = {"tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast", **settings}}
+    contents |= {"special_tokens_map": special, "added_tokens": added}
+    for file, content in contents.items():
+        (folder / f"{file}.json").write_text(json.dumps(content))
+    return folder
 
 
 def write(folder, name):
@@ -89,6 +114,60 @@ def test_ids_are_those_of_transformers(name, tmp_path):
     for text in (TEXT, "Ünïcode <s> Grüße <|end|> x", ""):
         assert own.encode(text) == theirs(text)["input_ids"]
     assert own.vocab == len(theirs)
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OLDER)
+def test_older_files_are_read_as_in_transformers(name, tmp_path):
+    folder = write_older(tmp_path / "a", name)
+    theirs = peer("transformers").AutoTokenizer.from_pretrained(folder)
+    own = load_tokenizer(folder)
+    for text in (TEXT, "Ünïcode <s> <|im_start|> Grüße <pad> <|end|> x </s>"):
+        assert own.encode(text) == theirs(text)["input_ids"]
+    ends = [] if theirs.eos_token_id is None else [theirs.eos_token_id]
+    assert (own.vocab, own.bos, [*own.eos]) == (len(theirs), theirs.bos_token_id, ends)
+
+
+def test_older_files_count_where_no_token_is_numbered(tmp_path):
+    load = lambda name: load_tokenizer(write_older(tmp_path / name, name))
+    plain, mapped, both = (load(name) for name in ("newer", "map", "both"))
+    assert (plain.bos, plain.eos) == (None, ())
+    assert (mapped.bos, mapped.eos) == (0, (1,))
+    assert both.encode("<|end|>") == [plain.vocab] == [*both.eos]
+    assert named_tokens(folder_settings(tmp_path / "both"), "") == {"<|end|>", "<|im_start|>"}
+    (tmp_path / "both" / "added_tokens.json").write_text('{"<x>": "300"}')
+    with pytest.raises(ValueError, match=r"added_tokens\.json must map tokens to ids, got {'<x>': '300'}"):
+        load_tokenizer(tmp_path / "both")
+
+
+def test_special_tokens_in_a_text_are_cut_where_the_settings_say_so(tmp_path):
+    tokenizer = load_tokenizer(write_older(tmp_path / "a", "split"))
+    assert tokenizer.eos == (1,)
+    assert len(tokenizer.encode("</s>")) > 1
+    assert tokenizer.decode(tokenizer.encode("</s>")) == "</s>"
+
+
+SPACE = "\u2581"
+PREFIXES = [
+    (normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]), None),
+    (None, pre_tokenizers.Metaspace(SPACE, prepend_scheme="first")),
+    (None, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE)])),
+]
+
+
+@pytest.mark.parametrize("kind", ["LlamaTokenizer", "XLMRobertaTokenizerFast", "CamembertTokenizer"])
+@pytest.mark.parametrize(("normalizer", "step"), PREFIXES)
+def test_a_space_that_tokenizer_json_puts_before_texts_is_said(kind, normalizer, step, recwarn):
+    tokenizer = Tokenizer(models.BPE())
+    settings = {"tokenizer_class": kind, "add_prefix_space": False}
+    with_settings(json.loads(tokenizer.to_str()), settings, "a")
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, step
+    with_settings(json.loads(tokenizer.to_str()), {"tokenizer_class": kind}, "a")
+    assert not recwarn
+    with pytest.warns(UserWarning, match="^a: add_prefix_space false of tokenizer_config.json is not read") as said:
+        with_settings(json.loads(tokenizer.to_str()), settings, "a")
+    assert "\n" not in str(said[0].message)
 
 
 def test_tokens_of_the_settings_are_tokens(tmp_path):

@@ -59,13 +59,13 @@ def gemma(
 
 
 def first(c: Config) -> TransformerConfig:
-    """Read GemmaConfig, in which "gelu" means the approximate one."""
+    """Read GemmaConfig, in which "gelu", but not "gelu_python", means the approximate one."""
     c.must("use_bidirectional_attention", False)
     c.defaults(num_key_value_heads=16, head_dim=256, max_position_embeddings=8192)
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), offset=1.0)
     attention_config = attention(c, bias="qkvo" if c.flag("attention_bias", False) else "")
     gated = mlp(c, "gelu_pytorch_tanh")
-    gated = replace(gated, activation="gelu_tanh") if gated.activation == "gelu" else gated
+    gated = replace(gated, activation="gelu_tanh") if c.keys.get("hidden_act") == "gelu" else gated
     layer, scale = LayerConfig(attention_config, gated, norm), c.count("hidden_size") ** 0.5
     return rotary_decoder(c, layer, head(c, tied=True), types=layer_types(c), embed_scale=scale)
 

@@ -99,6 +99,7 @@ def without_sections(c: Config) -> Config:
 
 def of_images(c: Config) -> TransformerConfig:
     """Read Qwen2VLTextConfig or Qwen2_5_VLTextConfig."""
+    c.defaults(num_key_value_heads=8, rms_norm_eps=1e-5, max_window_layers=80)
     return qwen(without_sections(c), base=1e6, bias="qkv")
 
 

@@ -49,11 +49,11 @@ NANOCHAT_NAMES = {
 
 def nanochat(c: Config) -> TransformerConfig:
     """Read NanoChatConfig."""
-    c.defaults(max_position_embeddings=2048)
+    c.defaults(max_position_embeddings=2048, final_logit_softcapping=15.0)
     norm = NormConfig("rms", c.number("rms_norm_eps", 1e-6), weight=False)
     bias = "qkvo" if c.flag("attention_bias", False) else ""
     layer = LayerConfig(attention(c, bias=bias, qk_norm=norm), mlp(c, "relu2", gated=False), norm)
-    capped = head(c, cap=c.positive("final_logit_softcapping", 15.0))
+    capped = head(c, cap=c.positive("final_logit_softcapping", None))
     model = replace(rotary_decoder(c, layer, capped, types=layer_types(c)), embed_norm=norm)
     extension = model.layers[0].attention.pe.extend
     if extension is not None and {term.name for term in extension.terms} & {"yarn", "longrope"}:

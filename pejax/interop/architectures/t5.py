@@ -80,10 +80,15 @@ def encoder_decoder(
     return EncoderDecoderConfig(encoder, decoder) if c.flag("is_encoder_decoder", True) else encoder
 
 
+def scales_states(c: Config) -> bool:
+    """Whether the states are scaled before the head; without the key, unless the config unties the head; null = no."""
+    c.defaults(scale_decoder_outputs=c("tie_word_embeddings", True) is not False)
+    return c.flag("scale_decoder_outputs", False)
+
+
 def t5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
-    """Read T5Config: without `scale_decoder_outputs`, the states are scaled unless the config unties the head."""
-    scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
-    return encoder_decoder(c, "relu", scaled=scaled)
+    """Read T5Config."""
+    return encoder_decoder(c, "relu", scaled=scales_states(c))
 
 
 def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
@@ -95,8 +100,7 @@ def mt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
 def umt5(c: Config) -> EncoderDecoderConfig | TransformerConfig:
     """Read UMT5Config, whose states are scaled as T5's."""
     c.defaults(d_ff=1024, num_heads=6, num_layers=8)
-    scaled = c.flag("scale_decoder_outputs", c("tie_word_embeddings", True) is not False)
-    return encoder_decoder(c, "gated-gelu", scaled=scaled, shared=False)
+    return encoder_decoder(c, "gated-gelu", scaled=scales_states(c), shared=False)
 
 
 def _entry(read: Callable[[Config], EncoderDecoderConfig | TransformerConfig]) -> Architecture:
