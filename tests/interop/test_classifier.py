@@ -9,7 +9,7 @@ from pejax.interop.classifier_folder import _default_activation, _labels
 from pejax.interop.heads import HEADS, find_head
 from pejax.interop.text_batches import require_texts
 from tests.support.hub_folders import rewrite, tensors, write
-from tests.support.text_folders import add_tokenizer, write_json
+from tests.support.text_folders import MODULES, add_tokenizer, write_json
 
 SEQUENCE = "BertForSequenceClassification"
 RNG = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_a_head_beside_an_adapter(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "rule"),
     [
-        ("modules.json", [{"type": "a.Transformer", "path": ""}, {"type": "a.LogitScore", "path": "1"}],
+        ("modules.json", [{"type": MODULES + kind, "path": ""} for kind in ("Transformer", "LogitScore")],
          "a classifier must have one module, Transformer, got Transformer, LogitScore"),
         ("config_sentence_transformers.json", {"activation_fn": "mine.Sigmoid"}, "the activation must be torch.nn's"),
         ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "must be 'CrossEncoder', got"),
@@ -124,6 +124,7 @@ def test_a_head_beside_an_adapter(tmp_path):
 )  # fmt: skip
 def test_files_of_a_cross_encoder_that_are_not_read(file, content, rule, tmp_path):
     folder = add_head(write(tmp_path / "a", "bert", num_hidden_layers=1))
+    write_json(folder / "modules.json", [{"type": f"{MODULES}Transformer", "path": ""}])
     write_json(folder / file, content)
     assert rule in refusal_of(folder)
 
