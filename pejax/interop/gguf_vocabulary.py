@@ -28,8 +28,8 @@ def special_ids(path: Path, keys: Mapping[str, Any]) -> dict[str, int]:
         ValueError: the id of no token.
     """
     count = len(keys.get("tokenizer.ggml.tokens", []))
-    found = {f"{name}_token_id": keys.get(f"tokenizer.ggml.{name}_token_id") for name in NAMES}
-    ids = {key: value for key, value in found.items() if value is not None and value not in NO_TOKEN}
+    values = {f"{name}_token_id": keys.get(f"tokenizer.ggml.{name}_token_id") for name in NAMES}
+    ids = {key: value for key, value in values.items() if value is not None and value not in NO_TOKEN}
     for key, value in ids.items():
         if type(value) is not int or not 0 <= value < count:
             rule = f"tokenizer.ggml.{key} must be an integer from 0 to {count - 1}"

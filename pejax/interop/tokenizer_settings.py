@@ -49,13 +49,13 @@ def folder_settings(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / 'added_tokens.json'} must map tokens to ids, got {str(added)[:80]}")
     if not added:
         return settings
-    own = content("tokenizer.json").get("added_tokens")  # these count more
-    texts = [token.get("content") for token in own if isinstance(token, dict)] if isinstance(own, list) else []
-    known = {text for text in texts if isinstance(text, str)}
+    tokens = content("tokenizer.json").get("added_tokens")  # these count more
+    texts = [token.get("content") for token in tokens if isinstance(token, dict)] if isinstance(tokens, list) else []
+    numbered = {text for text in texts if isinstance(text, str)}
     special = named_tokens(settings, str(folder / "tokenizer_config.json"))
     entries = {
         str(number): {"content": token, "special": token in special, "normalized": token not in special}
-        for token, number in added.items() if token not in known
+        for token, number in added.items() if token not in numbered
     }  # fmt: skip
     return {**settings, "added_tokens_decoder": entries}
 
@@ -63,10 +63,10 @@ def folder_settings(folder: Path) -> dict[str, Any]:
 def _with_map(settings: Mapping[str, Any], special: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with special_tokens_map.json, which overrules them, but for the lists of further tokens."""
     older, newer = MORE
-    own, more = settings.get(newer) or settings.get(older), special.get(newer)
+    tokens, further = settings.get(newer) or settings.get(older), special.get(newer)
     result = {**settings, **special}
-    if isinstance(own, list):
-        result |= {older: None, newer: [*own, *more] if isinstance(more, list) else own}
+    if isinstance(tokens, list):
+        result |= {older: None, newer: [*tokens, *further] if isinstance(further, list) else tokens}
     return result
 
 
